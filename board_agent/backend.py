@@ -17,6 +17,7 @@ BACKENDS: dict[tuple[str, str], str] = {
     ("cpu", "library"): "board_agent.tvm_cpu",
     ("cpu", "network"): "board_agent.networks",
     ("opencl", "launches"): "board_agent.opencl",
+    ("opencl", "network"): "board_agent.networks",
     ("cuda", "launches"): "board_agent.cuda",
 }
 

@@ -176,7 +176,7 @@ class KernelServer:
         for _ in range(int(message.get("before", 0))):
             run()
         times = repeat(run, Repetition(**message["repetition"]), message.get("best_seconds"))
-        return {"times": in_repeats(times)}, []
+        return {"times": in_repeats(times), "calls": len(times)}, []
 
     def _compare(self, message: dict[str, Any], parts: list[bytes]) -> Frame:
         """Time several candidates in turns. "order" lists which candidate each turn belongs to."""

@@ -1,12 +1,14 @@
-"""This module runs exported networks on the board's CPU, without TVM: start at `Networks`.
+"""This module runs exported networks on the board's CPU or an OpenCL device, without TVM: start at `Networks`.
 
 An export is a library in C (edgetune's `tune export`). Its first argument is the content of its file of weights, which
 is followed by the network's inputs, its outputs, and one int64 for each output: how many of its entries are valid.
+A library with kernels for OpenCL opens the driver by itself.
 """
 
 from __future__ import annotations
 
 import ctypes
+import os
 import time
 from pathlib import Path
 from typing import Any, Sequence
@@ -38,26 +40,30 @@ class Options(ctypes.Structure):
 class Network:
     """A loaded library, and the context that was made with the last weights."""
 
-    def __init__(self, path: Path, name: str, inputs: int, threads: int) -> None:
+    def __init__(self, path: Path, name: str, inputs: int, options: Options) -> None:
         self._library, self._name = ctypes.CDLL(str(path)), name
-        self._inputs, self._threads = inputs, threads
+        self._inputs, self._options = inputs, options
         self._context = ctypes.c_void_p()
         self._weights: Any = None
 
     def _call(self, function: str, *arguments: Any) -> None:
         status = getattr(self._library, f"{self._name}_{function}")(*arguments)
         if status:
-            text = getattr(self._library, f"{self._name}_text")
-            text.restype = ctypes.c_char_p
-            raise RuntimeError(f"{self._name}_{function}: {text(status).decode()}")
+            told = [self._text("text", status), self._text("missing"), self._text("said").partition("\n")[0]]
+            raise RuntimeError(f"{self._name}_{function}: {': '.join(filter(None, told))}")
+
+    def _text(self, function: str, *arguments: Any) -> str:
+        text = getattr(self._library, f"{self._name}_{function}")
+        text.restype = ctypes.c_char_p
+        return str((text(*arguments) or b"").decode(errors="replace"))
 
     def _open(self, weights: Guarded) -> None:
         if self._weights is weights:
             return
-        opened, options = ctypes.c_void_p(), Options(threads=self._threads)
+        opened = ctypes.c_void_p()
         array = weights.array
         self._call("weights_use", _address(array), ctypes.c_size_t(array.nbytes), ctypes.byref(opened))
-        self._call("create", opened, ctypes.byref(options), ctypes.byref(self._context))
+        self._call("create", opened, ctypes.byref(self._options), ctypes.byref(self._context))
         self._weights = weights
 
     def run(self, weights: Guarded, arrays: Sequence[np.ndarray]) -> float:
@@ -82,14 +88,15 @@ def _address(array: np.ndarray) -> ctypes.c_void_p:
 class Networks(Backend):
     """A backend whose functions are whole networks. Its tensors are arrays between guards."""
 
-    def __init__(self, threads: int) -> None:
-        self._threads = threads
+    def __init__(self, number: int, threads: int) -> None:
+        self._options = Options(threads=threads, device=number)
         self._name, self._inputs = "", 0
 
     def start(self, folder: Path, settings: dict[str, Any]) -> None:
         self._name, self._inputs = str(settings["network"]), int(settings["inputs"])
         if not self._name.isidentifier():
             raise Unusable(f"{self._name!r} is no name of a network")
+        os.environ["POCL_CACHE_DIR"] = str(folder / "compiled")
 
     def tensor(self, array: np.ndarray) -> Guarded:
         return Guarded(array)
@@ -104,12 +111,12 @@ class Networks(Backend):
         tensor.array.fill(value)
 
     def load(self, path: Path) -> Network:
-        return Network(path, self._name, self._inputs, self._threads)
+        return Network(path, self._name, self._inputs, self._options)
 
     def call(self, function: Network, arguments: Sequence[Guarded]) -> float:
         return function.run(arguments[0], [argument.array for argument in arguments[1:]])
 
 
-def open_backend(_number: int, threads: int, cpus: Sequence[int] | None) -> Networks:
-    """Make the backend, for networks with `threads` threads."""
-    return Networks(min(threads, len(usable_cpus() if cpus is None else cpus)))
+def open_backend(number: int, threads: int, cpus: Sequence[int] | None) -> Networks:
+    """Make the backend, for networks with `threads` threads that find the `number`-th OpenCL device, GPUs first."""
+    return Networks(number, min(threads, len(usable_cpus() if cpus is None else cpus)))

@@ -1,6 +1,6 @@
 """`tune bench DIR --against ort,openvino,default` compares a built module with its peers in one alternating run.
 
-With `--profile` and no peers it only tells where the module's time goes.
+With `--profile` and no peers it only tells where the module's time goes. On a board it times the module alone.
 """
 
 from __future__ import annotations
@@ -14,22 +14,25 @@ import typer
 
 from tuner.cli.common import JsonOption, Output, check_file, seconds_of, split_list
 from tuner.cli.completion import PEERS, several_of
+from tuner.cli.network import find_model
+from tuner.cli.on_board import BoardOption, check_board
 from tuner.cli.run import ModuleArgument
 from tuner.errors import BadInput
 
 if TYPE_CHECKING:
-    from tuner.module import Manifest
     from tuner.report.bench import Comparison
 
 EXAMPLES = (
     "tune bench resnet18.tuned --against ort,openvino,default",
     "tune bench resnet18.tuned --profile --threads 1",
+    "tune bench resnet18.pi --device board:pi",
 )
 
 
 def command(
     module: ModuleArgument,
     *,
+    device: BoardOption = None,
     against: Annotated[
         str,
         typer.Option(
@@ -56,12 +59,16 @@ def command(
 ) -> None:
     """Compare a built module with its peers, and tell where its time goes."""
     seconds, peers = seconds_of(minutes), split_list(against)
-    if not peers and not profile:
+    check_board(device)
+    if device is not None and (peers or profile):
+        raise BadInput(f"--device {device}: a board times a whole network alone: leave --against and --profile away")
+    if not peers and not profile and device is None:
         raise BadInput("nothing is asked for: name peers with --against, or give --profile")
     with Output(as_json) as out:
-        comparison = compare(BenchRequest(module, peers, model, threads, rounds, seconds, seed), out)
+        asked = BenchRequest(module, peers, model, threads, rounds, seconds, seed)
+        comparison = compare(asked, out) if device is None else time_on_board(asked, device, out)
         show(comparison, out)
-        out.result({"module": str(module), **comparison.as_dict()})
+        out.result({"module": str(module), "device": device, **comparison.as_dict()})
 
 
 @dataclass(frozen=True)
@@ -108,29 +115,34 @@ def compare(asked: BenchRequest, out: Output) -> Comparison:
     return bench.compare(module, source, peers, inputs=inputs, options=options, progress=out.remark)
 
 
-def find_model(module: Path, manifest: Manifest, given: Path | None) -> Path:
-    """Return the ONNX file that the peers run. Raises BadInput if it is gone or the module was built from another."""
-    from tuner.graph.importers.onnx.check import read_onnx
-    from tuner.graph.importers.onnx.shapes import free_inputs, identity
+def time_on_board(asked: BenchRequest, device: str, out: Output) -> Comparison:
+    """Time the module alone on a board. Raises BadInput if that is not possible."""
+    from tuner.export.on_board import opened_on_board
+    from tuner.module import random_inputs
+    from tuner.report import bench
 
-    source = given or Path(manifest.model["source"])
-    if given is None and not source.is_file():
-        raise BadInput(f"{module} was built from {source}, which is not there (any more): give the file with --model")
-    proto, digest = read_onnx(source)
-    free = set(free_inputs(proto))
-    if identity(digest, {t.name: t.shape for t in manifest.inputs if t.name in free}) != manifest.model["sha256"]:
-        raise BadInput(f"{source} is not the file that {module} was built from: give that with --model, or build again")
-    return source
+    rounds = asked.rounds or bench.ROUNDS
+    block = bench.BLOCK_SECONDS if asked.seconds is None else asked.seconds / rounds
+    with opened_on_board(asked.module, device, threads=asked.threads, notice=out.remark) as network:
+        if network.threads != network.manifest.threads:
+            built = network.manifest.threads
+            out.remark(f"{asked.module} was built for {built} threads and is timed with {network.threads}")
+        options = bench.BenchOptions(network.threads, network.cpus, rounds, block)
+        inputs = random_inputs(network.manifest.inputs, asked.seed)
+        return bench.time_on_board(network, inputs=inputs, options=options, progress=out.remark)
 
 
 def show(comparison: Comparison, out: Output) -> None:
-    """Print which peers were skipped and why, the table of operators, the module's sizes and the table of
-    contenders."""
+    """Print which peers were skipped and why, the table of operators if there is one, the module's sizes and the table
+    of contenders."""
     from tuner.report.tables import comparison_table, operator_table, sizes_text
 
     for name, reason in comparison.skipped.items():
         out.remark(f"{name} is skipped: {reason}")
-    out.show(operator_table(comparison.profile))
+    if comparison.profile is None:
+        out.remark("a board times whole networks: where the time goes is not known")
+    else:
+        out.show(operator_table(comparison.profile))
     if comparison.sizes is not None:
         out.show(f"the module: {sizes_text(comparison.sizes)}")
     out.show(comparison_table(comparison))

@@ -1,21 +1,20 @@
 """`tune build M.onnx -o DIR` plans and builds a module from the database, and verifies it. Start at `build_verified`.
 
-It measures nothing, except what --stages and the search methods of --placement need.
+It measures nothing, except what --stages and the search methods of --placement need. `on_board` builds for boards.
 """
 
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
-from tuner.cli.checks import Checks, InputOption, ToleranceOption, check_of, checks_asked
+from tuner.cli.built import BuildRequest, described, show, worst
+from tuner.cli.checks import InputOption, ToleranceOption, check_of, checks_asked
 from tuner.cli.common import (
     DEFAULT_DB,
     DEFAULT_DEVICE,
@@ -41,14 +40,14 @@ from tuner.cli.common import (
     with_memory,
 )
 from tuner.cli.completion import BUILT_FOR, BUILT_FOR_USAGES, several_of
-from tuner.cli.network import BatchOption, ModelArgument, Network, ShapeOption, load_graph, network_asked
+from tuner.cli.network import BatchOption, ModelArgument, ShapeOption, load_graph, network_asked
+from tuner.cli.on_board import build_on_board, is_on_board
 from tuner.cli.placing import (
     PlacedGraph,
     Placement,
     PlacementOption,
     PlacementRewardOption,
     PlacementSecondsOption,
-    Placer,
     Reward,
     TopologyOption,
     TraceOption,
@@ -63,13 +62,11 @@ if TYPE_CHECKING:
     from tuner.devices import Device
     from tuner.graph import FusedGraph
     from tuner.graph.layout.choice import Planned
-    from tuner.module import Manifest
-    from tuner.stages import StageOptions
 
 EXAMPLES = (
     "tune build resnet18.onnx -o resnet18.tuned",
     "tune build ssd.onnx --device opencl:0,cpu --placement mcmc -o ssd.both",
-    "tune build inception_v3.onnx --device opencl:0 --stages auto -o staged",
+    "tune build resnet18.onnx --device board:pi -o resnet18.pi",
 )
 
 
@@ -85,7 +82,8 @@ def command(
             "--device",
             "-d",
             metavar="D",
-            help=f"{choices(BUILT_FOR_USAGES)}; opencl:N,cpu: what the first cannot, the CPU does.",
+            help=f"{choices(BUILT_FOR_USAGES)}; opencl:N,cpu: what the first cannot, the CPU does; board:NAME: built "
+            "here, verified and timed there.",
             autocompletion=several_of(BUILT_FOR),
         ),
     ] = DEFAULT_DEVICE,
@@ -152,40 +150,7 @@ def command(
             objective=objective,
             max_weights=limit,
         )
-        out.result(build_verified(asked, out))
-
-
-@dataclass(frozen=True)
-class BuildRequest:
-    """Says what is built: `network` as a module in the folder `output`, from the database `db`.
-
-    - `device` is one device, or a GPU and the CPU with a comma between them. The CPU then computes what the GPU cannot,
-      and all operators that are in `unwanted`.
-    - `plan` is a file that says devices, layouts and kernels instead.
-    - `memory` is the option --memory, in MiB.
-    - `staging` has the options of the search for stages; None means that there are no stages.
-    - `placer` decides the device of each step; None means the fallback.
-    - `checks` says how the module is verified, and on which inputs besides random ones.
-    - `portable` says that the module is to be exported.
-    - `objective` says by what kernels are chosen.
-    - `max_weights` is what its weights may take, in bytes; None is no limit.
-    """
-
-    network: Network
-    output: Path
-    device: str
-    threads: int | None
-    db: str
-    exact: bool = False
-    unwanted: tuple[str, ...] = ()
-    plan: Path | None = None
-    memory: int | None = None
-    staging: StageOptions | None = None
-    placer: Placer | None = None
-    checks: Checks = field(default_factory=Checks)
-    portable: bool = False
-    objective: Objective = Objective.LATENCY
-    max_weights: int | None = None
+        out.result(build_on_board(asked, out) if is_on_board(device) else build_verified(asked, out))
 
 
 def build_verified(asked: BuildRequest, out: Output) -> dict[str, Any]:
@@ -195,7 +160,6 @@ def build_verified(asked: BuildRequest, out: Output) -> dict[str, Any]:
     """
     from tuner.module import BuildOptions, Module, build_placed, load
     from tuner.placement.fallback import present
-    from tuner.report.tables import sizes_text
     from tuning_db.store import open_db
 
     started = time.perf_counter()
@@ -222,25 +186,11 @@ def build_verified(asked: BuildRequest, out: Output) -> dict[str, Any]:
         )
         manifest = build_placed(graph, devices, decided.planned, directory=asked.output, store=store, options=options)
     seconds = time.perf_counter() - started
-    untuned = [operator.node for operator in manifest.operators if operator.source in ("default", "none")]
-    show(manifest, untuned, out)
-    if manifest.sizes is not None:
-        out.show(sizes_text(manifest.sizes))
-    decided.show(asked, f"in {seconds:.0f} s; largest error against the model {_worst(manifest):.1e}", out)
-    return {
-        "output": str(asked.output),
-        "model": str(asked.network.file),
-        "threads": manifest.threads,
-        "devices": [opened.name for opened in devices],
-        "dtype": manifest.dtype,
-        "relative_error": manifest.errors,
-        "untuned": untuned,
-        "placement": None if decided.placing is None else decided.placing.result,
-        "stages": stager.result if stager is not None else None,
-        "sizes": manifest.sizes and asdict(manifest.sizes),
-        "operators": [operator.as_dict() for operator in manifest.operators],
-        "seconds": seconds,
-    }
+    show(manifest, out)
+    decided.show(asked, f"in {seconds:.0f} s; largest error against the model {worst(manifest):.1e}", out)
+    placement = None if decided.placing is None else decided.placing.result
+    stages = stager.result if stager is not None else None
+    return {**described(asked, manifest), "placement": placement, "stages": stages, "seconds": seconds}
 
 
 @dataclass(frozen=True)
@@ -288,22 +238,6 @@ def _opened(names: str, threads: int | None, unwanted: Sequence[str]) -> list[De
     return devices
 
 
-def placed_by(
-    graph: FusedGraph, devices: list[Device], unwanted: Sequence[str], placing: PlacedGraph | None
-) -> tuple[list[Device], Planned]:
-    """Return the devices that are used, and which of them computes each step: by `placing`, else by the fallback."""
-    from tuner.graph.layout.choice import Planned
-    from tuner.placement.fallback import fall_back
-
-    placement: Sequence[int] = [0] * len(graph.steps)
-    if placing is not None:
-        placement = placing.split.placement
-    elif len(devices) > 1:
-        placement = fall_back(graph, devices[0].target, unwanted, devices[0].memory_bytes)
-    used = sorted({*placement}) or [0]
-    return [devices[d] for d in used], Planned([used.index(d) for d in placement])
-
-
 def _from_plan(asked: BuildRequest, plan: Path, out: Output) -> _Decided:
     """Load the network and open the devices of a plan, with its threads; return both and the plan's choices.
 
@@ -324,48 +258,3 @@ def _from_plan(asked: BuildRequest, plan: Path, out: Output) -> _Decided:
     ]
     graph = load_graph(asked.network, out, devices)
     return _Decided(graph, devices, read_plan(plan, said, graph, devices))
-
-
-def show(manifest: Manifest, untuned: Sequence[str], out: Output) -> None:
-    """Show the choices, how many operators were not tuned for this device, and the error of half precision."""
-    out.show(choice_table(manifest))
-    if manifest.vendors:
-        out.show("kernels: " + shares(manifest))
-    if untuned:
-        out.remark(f"{len(untuned)} of {len(manifest.operators)} operators have not been tuned for this device")
-    if shipped := sum(operator.source.startswith("shipped") for operator in manifest.operators):
-        out.remark(f"{shipped} of {len(manifest.operators)} use configs that come with edgetune: tune to beat them")
-    if manifest.dtype != "float32":
-        out.show(f"half precision: largest error {_worst(manifest):.1e} relative to the float32 model's largest output")
-
-
-def shares(manifest: Manifest) -> str:
-    """Return how many operators run kernels of each library, ours first, such as "12 ours, 3 onednn"."""
-    from tuner.vendors import vendor_of
-
-    won = Counter(vendor_of(o.config.template) or "" for o in manifest.operators if o.config is not None)
-    return ", ".join(f"{count} {name or 'ours'}" for name, count in sorted(won.items()))
-
-
-def _worst(manifest: Manifest) -> float:
-    return max(manifest.errors.values(), default=0.0)
-
-
-def choice_table(manifest: Manifest) -> Table:
-    """Return a table with one row per operator: its kernel, where that is known from, and the kernel's own error."""
-    from tuner.report.tables import clipped, describe, microseconds, short_config
-
-    table = Table(box=None, title="Operators", title_justify="left")
-    for title in ("operator", "computes", "template", "known from", "us", "error"):
-        right = title in ("us", "error")
-        table.add_column(title, justify="right" if right else "left", no_wrap=right, overflow="fold")
-    for operator in manifest.operators:
-        table.add_row(
-            clipped(operator.node),
-            f"{operator.workload.op} {describe(operator.workload)}",
-            short_config(operator.config),
-            operator.source,
-            microseconds(operator.seconds),
-            "-" if operator.error is None else f"{operator.error:.1e}",
-        )
-    return table

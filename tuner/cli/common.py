@@ -263,16 +263,13 @@ def size_asked(option: str, text: str) -> int:
 
 
 def refuse_boards(devices: Sequence[Device]) -> None:
-    """Raises BadInput if a device is on a board.
-
-    Such a device is measured from this machine, but modules for it are built on the board.
-    """
+    """Raises BadInput if a device is on a board. Lists of devices and plans are for this machine's devices."""
     for device in devices:
         if device.kind.is_remote:
             raise BadInput(
-                f"device {device.name}: modules for a board are built on the board: run the command there with "
-                f"--device {device.kind.spec_there(device.name)} and this database, or export a library here by "
-                f"`tune export --device {device.name}`"
+                f"device {device.name}: plans and lists of devices are for the machine that has them: run the command "
+                f"on the board with --device {device.kind.spec_there(device.name)} and this database, or `tune build "
+                f"--device {device.name}` here"
             )
 
 

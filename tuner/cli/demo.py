@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from tuner.cli.bench import BenchRequest, compare, show
-from tuner.cli.build import BuildRequest, build_verified
+from tuner.cli.build import build_verified
+from tuner.cli.built import BuildRequest
 from tuner.cli.common import JsonOption, Output, SeedOption, ThreadsOption, check_parent_writable, seconds_of
 from tuner.cli.completion import NETWORKS, one_of
 from tuner.cli.network import Network, load_tasks

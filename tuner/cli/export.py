@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from tuner.cli.build import BuildRequest, build_verified, placed_by, show
+from tuner.cli.build import build_verified
+from tuner.cli.built import BuildRequest
 from tuner.cli.checks import InputOption, ToleranceOption, checks_asked
 from tuner.cli.common import (
     DEFAULT_DB,
@@ -28,13 +29,13 @@ from tuner.cli.common import (
     size_asked,
 )
 from tuner.cli.completion import CPUS, one_of
-from tuner.cli.network import BatchOption, ShapeOption, load_graph, network_asked
+from tuner.cli.network import BatchOption, ShapeOption, network_asked
+from tuner.cli.on_board import build_for, check_module_there, check_there, is_on_board, open_for_build
 from tuner.errors import BadInput
 
 if TYPE_CHECKING:
     from tuner.export import Exported
     from tuner.export.checking import Check
-    from tuner.module.verification import Verifiable
 
 
 class Libc(StrEnum):
@@ -78,7 +79,7 @@ def command(
             "--device",
             "-d",
             metavar="D",
-            help="cpu, opencl:N, cuda:N, either with ,cpu, or board:NAME: verified and timed there.",
+            help="cpu, opencl:N, cuda:N, either with ,cpu; board:NAME or board:NAME/opencl:N: verified and timed there.",
         ),
     ] = DEFAULT_DEVICE,
     libc: Annotated[
@@ -111,7 +112,9 @@ def command(
         if name is not None:
             identifier(name, given=True)  # before anything that takes time
         module, check = model, None
-        if not model.is_dir():
+        if model.is_dir() and is_on_board(device):
+            check = check_module_there(model, device, out)
+        elif not model.is_dir():
             network, module = network_asked(model, shape, batch, "float32"), Path(folder) / "module"
             checks = checks_asked(tolerance, input)
             request = BuildRequest(
@@ -134,31 +137,24 @@ def command(
 
 def _check_processor(model: Path, target: str | None, device: str) -> None:
     """Raise BadInput for a processor that nothing is exported for, or where options do not fit together."""
-    if model.is_dir() and (target is not None or device != DEFAULT_DEVICE):
-        raise BadInput(f"{model}: was built already: --target and --device go with a model")
+    if model.is_dir() and (target is not None or (device != DEFAULT_DEVICE and not is_on_board(device))):
+        raise BadInput(f"{model}: was built already: --target and --device go with a model, or the device is a board's")
     if target is not None and device != DEFAULT_DEVICE:
         raise BadInput("--target and --device both say for which processor: give one of them")
     if target is not None and target.partition(":")[0] not in CPUS:
         raise BadInput(f"--target {target}: is not known; choose among {', '.join(CPUS)}")
-    if device.startswith("board:") and {"/", "+"} & set(device):
-        raise BadInput(f"--device {device}: networks are exported for devices that are here, or the CPU of one board")
 
 
 def _built(request: BuildRequest, target: str | None, out: Output) -> Check | None:
     """Build the model, and return how its export is checked if not as usual."""
-    if target is None and not request.device.startswith("board:"):
+    if target is None and not is_on_board(request.device):
         build_verified(request, out)
         return None
-    from tuner.devices import open_device
     from tuner.devices.elsewhere import devices_elsewhere
     from tuner.export.checking import check_nothing
-    from tuner.module import BuildOptions, build_placed
-    from tuning_db.store import open_db
+    from tuner.module import BuildOptions
 
-    threads = request.threads
-    devices = [open_device(request.device, threads)] if target is None else devices_elsewhere(target, threads)
-    graph = load_graph(request.network, out, devices)
-    used, planned = placed_by(graph, devices, (), None)
+    devices = [open_for_build(request, out)] if target is None else devices_elsewhere(target, request.threads)
     options = BuildOptions(
         request.exact,
         link=False,
@@ -166,24 +162,8 @@ def _built(request: BuildRequest, target: str | None, out: Output) -> Check | No
         objective=request.objective.value,
         max_weights=request.max_weights,
     )
-    with open_db(request.db, create=False, read_only=True) as store:
-        manifest = build_placed(graph, used, planned, directory=request.output, store=store, options=options)
-    untuned = [operator.node for operator in manifest.operators if operator.source in ("default", "none")]
-    show(manifest, untuned, out)
-    return check_nothing if target is not None else _on_board(request)
-
-
-def _on_board(request: BuildRequest) -> Check:
-    """Return a check that compares the export with its model on the board."""
-    from tuner.export.on_board import checker
-    from tuner.module import OnnxReference, VerifyOptions, verify
-
-    def compare(network: Verifiable) -> dict[str, float]:
-        reference = OnnxReference(request.network.file)
-        options = VerifyOptions(given=request.checks.inputs, tolerance=request.checks.tolerance)
-        return verify(network, reference, options, own_errors=reference.own_errors)
-
-    return checker(request.device, compare)
+    build_for(request, devices, options, out)
+    return check_there(request.device, request.network.file, request.checks, out) if target is None else check_nothing
 
 
 def _show(exported: Exported, out: Output) -> None:

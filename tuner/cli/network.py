@@ -18,6 +18,7 @@ from tuner.errors import BadInput
 if TYPE_CHECKING:
     from tuner.devices import Device
     from tuner.graph import FusedGraph
+    from tuner.module import Manifest
     from tuner.session import Task
 
 ModelArgument = Annotated[Path, typer.Argument(metavar="M.onnx", help="An ONNX model.")]
@@ -110,3 +111,21 @@ def load_graph(network: Network, out: Output, devices: Sequence[Device] = ()) ->
     for line in graph.model.remarks:
         out.remark(line)
     return halved(graph) if network.dtype == "float16" else graph
+
+
+def find_model(
+    module: Path, manifest: Manifest, given: Path | None = None, *, remedy: str = "give the file with --model"
+) -> Path:
+    """Return the ONNX file that a module was built from: the `given` one, or the one that the manifest names. Raises
+    BadInput, with the remedy, if it is gone or the module was built from another."""
+    from tuner.graph.importers.onnx.check import read_onnx
+    from tuner.graph.importers.onnx.shapes import free_inputs, identity
+
+    source = given or Path(manifest.model["source"])
+    if given is None and not source.is_file():
+        raise BadInput(f"{module} was built from {source}, which is not there (any more): {remedy}")
+    proto, digest = read_onnx(source)
+    free = set(free_inputs(proto))
+    if identity(digest, {t.name: t.shape for t in manifest.inputs if t.name in free}) != manifest.model["sha256"]:
+        raise BadInput(f"{source} is not the file that {module} was built from: {remedy}, or build again")
+    return source

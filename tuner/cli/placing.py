@@ -271,3 +271,19 @@ def _parts(split: Split) -> dict[str, list[str]]:
         if step.out in split.whole:
             parts.setdefault(split.whole[step.out].node, []).append(step.node)
     return parts
+
+
+def placed_by(
+    graph: FusedGraph, devices: list[Device], unwanted: Sequence[str], placing: PlacedGraph | None
+) -> tuple[list[Device], Planned]:
+    """Return the devices that are used, and which of them computes each step: by `placing`, else by the fallback."""
+    from tuner.graph.layout.choice import Planned
+    from tuner.placement.fallback import fall_back
+
+    placement: Sequence[int] = [0] * len(graph.steps)
+    if placing is not None:
+        placement = placing.split.placement
+    elif len(devices) > 1:
+        placement = fall_back(graph, devices[0].target, unwanted, devices[0].memory_bytes)
+    used = sorted({*placement}) or [0]
+    return [devices[d] for d in used], Planned([used.index(d) for d in placement])

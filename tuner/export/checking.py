@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import importlib.util
+import platform
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tvm.target import Target
 
 from tuner.devices.opencl import devices
-from tuner.errors import VerificationFailed
-from tuner.module import load, random_inputs
-from tuner.module.manifest import read_manifest
+from tuner.errors import BadInput, VerificationFailed
+from tuner.graph import host_of
+from tuner.measure.codegen.toolchain import machine_of
+from tuner.module import device_for, load, random_inputs
+from tuner.module.cpu_features import missing_features
+from tuner.module.manifest import Manifest, read_manifest
 
 _SEEDS = (0, 1)
 
@@ -30,6 +35,24 @@ def wrapper_of(folder: Path, name: str) -> Any:
     return wrapper
 
 
+def host_target(manifest: Manifest) -> Target:
+    """Return the target of a module's code for the host."""
+    return host_of([Target(dict(processor.target)) for processor in manifest.devices])
+
+
+def _runs_here(manifest: Manifest) -> bool:
+    """Return whether this machine has the processors that a module was built for."""
+    if machine_of(host_target(manifest)) != platform.machine() or missing_features(manifest.cpu_features):
+        return False
+    try:
+        for processor in manifest.devices:
+            if not processor.is_host:
+                device_for(processor)
+    except BadInput:  # there is no such device here
+        return False
+    return manifest.kernels is not None or manifest.objects is None
+
+
 def check_equal(directory: Path, folder: Path, name: str) -> dict[str, Any]:
     """Run the module in `directory` and the export `name` in `folder` on random inputs. Return {"equal": True}, or
     nothing for a module that cannot be loaded as it is for another processor.
@@ -37,10 +60,10 @@ def check_equal(directory: Path, folder: Path, name: str) -> dict[str, Any]:
     Raises VerificationFailed if any output differs in any bit.
     """
     manifest = read_manifest(directory)
-    if manifest.kernels is None and manifest.objects is not None:
+    if not _runs_here(manifest):
         return {}
     module = load(directory, pin=False)
-    place = next((_place(p.name) for p in manifest.devices if not p.is_host), {})
+    place = next((_place(device_for(p).name) for p in manifest.devices if not p.is_host), {})
     network = wrapper_of(folder, name).Network(keep=False, **place)
     for seed in _SEEDS:
         inputs = random_inputs(module.manifest.inputs, seed)

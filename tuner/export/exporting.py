@@ -12,17 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tvm
 
 from board_agent.parsing import parse_json
 from tuner.errors import BadInput
-from tuner.export.checking import Check, check_equal, check_nothing
+from tuner.export.checking import Check, check_equal, check_nothing, host_target
 from tuner.export.compiling import Code, Libc, link, own_libc, toolchain_for
 from tuner.export.device import DRIVERS, device_tables
 from tuner.export.layout import HOST, Layout, kernels_of, laid_out, on_host
 from tuner.export.source import Source, filled
 from tuner.export.weights import Weights, weights_of
-from tuner.graph import Program, host_of
+from tuner.graph import Program
 from tuner.measure.codegen.toolchain import machine_of
 from tuner.module.constants import read_constants
 from tuner.module.manifest import Manifest, Processor, read_manifest
@@ -75,7 +74,7 @@ def export(
     manifest = read_manifest(directory)
     program = on_host(_program(directory, manifest))
     name = identifier(manifest.model["name"] if name is None else name, given=name is not None)
-    tools = toolchain_for(machine_of(_host_target(manifest)), libc)
+    tools = toolchain_for(machine_of(host_target(manifest)), libc)
     weights = _weights(directory, manifest, program)
     source = _source(name, manifest, program, weights)
     kernels = directory / manifest.objects if manifest.objects and kernels_of(program, HOST) else None
@@ -138,11 +137,6 @@ def identifier(name: str, given: bool) -> str:
     if not _NAME.fullmatch(name) or keyword.iskeyword(name):
         raise BadInput(f"--name {name!r}: is no identifier of C and Python; begin with a letter, such as resnet18")
     return name
-
-
-def _host_target(manifest: Manifest) -> tvm.target.Target:
-    """Return the target of the host's code."""
-    return host_of([tvm.target.Target(dict(processor.target)) for processor in manifest.devices])
 
 
 def _beside_host(manifest: Manifest) -> Processor | None:

@@ -47,10 +47,10 @@ from tuner.graph import (
 from tuner.graph.layout.choice import Choice, Planned, choose
 from tuner.graph.layout.weights import smallest, within
 from tuner.measure.codegen.launches import launches_of
-from tuner.measure.codegen.toolchain import check_toolchain
+from tuner.measure.codegen.toolchain import check_toolchain, machine_of
 from tuner.module.cpu_features import required_features
 from tuner.module.manifest import Manifest, OperatorEntry, Part, Processor, Sizes
-from tuner.module.saving import Check, Contents, Written, check_directory, save
+from tuner.module.saving import Check, Contents, Linking, Written, check_directory, save
 from tuner.vendors import vendors_of
 from tuning_db.record import Workload
 from tuning_db.store import Store
@@ -72,6 +72,7 @@ class BuildOptions:
     - `arrange` may change how the kernels are launched, for example in stages. Whatever it raises is passed on.
     - Without `link` the kernels stay an object file, for `tuner.export`: the module cannot be loaded, and no linker for
       its processor is needed.
+    - `linker` is the command that links the kernels (default: the plain linker for their processor).
     - With `portable` a network on other devices than a CPU can be exported, too.
     - `objective` says by what kernels are chosen: the fastest ("latency"), or those with the smallest weights, and of
       these the fastest ("size").
@@ -82,6 +83,7 @@ class BuildOptions:
     check: Check | None = None
     arrange: Callable[[Placed], Placed] | None = None
     link: bool = True
+    linker: tuple[str, ...] = ()
     portable: bool = False
     objective: Objective = "latency"
     max_weights: int | None = None
@@ -122,7 +124,8 @@ def build_placed(
     """Build as `build` does, but on several devices, with the placement, layouts and kernels of `planned`."""
     options = options or BuildOptions()
     _prepare(directory, network, devices)
-    linker = check_toolchain() if options.link else None
+    host = host_of([device.target for device in devices])
+    linking = Linking(options.linker or (check_toolchain(host),), machine_of(host)) if options.link else None
     chosen = _choices(network, devices, planned, store, options.exact)
     if options.objective == "size" or options.max_weights is not None:
         chosen = _smaller(network, devices, chosen, store, options)
@@ -138,7 +141,6 @@ def build_placed(
     if options.arrange is not None:
         placed = options.arrange(placed)
     capture = devices[0].target if placed.captured else None
-    host = host_of([device.target for device in devices])
     workspaces, memory = Workspaces(), PlannedMemory()
     try:
         executable = compile_module(placed.module, host, len(devices), capture, instruments=[workspaces, memory])
@@ -149,7 +151,7 @@ def build_placed(
     program = _program(placed, devices, workspaces) if only_here or options.portable else None
     most = workspaces.most(max(device.threads for device in devices))
     compiled = _Compiled(network, devices, placed, chosen, executable, program=program, memory=(memory.bytes, most))
-    return save(compiled.contents, Path(directory), linker, describe=compiled.manifest, check=options.check)
+    return save(compiled.contents, Path(directory), linking, describe=compiled.manifest, check=options.check)
 
 
 def _program(placed: Placed, devices: Sequence[Device], workspaces: Workspaces) -> Program | None:

@@ -1,5 +1,5 @@
-"""Compare the instruction sets that a module's code uses with those that this machine has. Start at `required_features`
-and `missing_features`.
+"""Compare the instruction sets that a module's code uses with those that this machine, or a board, has. Start at
+`required_features` and `missing_features`.
 
 Code for AVX-512 dies of an illegal instruction on a machine without AVX-512, so loading compares the two lists first.
 """
@@ -7,7 +7,9 @@ Code for AVX-512 dies of an illegal instruction on a machine without AVX-512, so
 from __future__ import annotations
 
 import platform
+from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import Any
 
 import tvm
 from tvm.target import Target
@@ -57,13 +59,22 @@ def missing_features(required: tuple[str, ...], procfs: Path = PROCFS) -> list[s
         lines = (procfs / "cpuinfo").read_text().splitlines()
     except OSError:
         return []
-    if emulated(procfs):
-        own = _ARM if platform.machine() == "aarch64" else _X86
-        return [name for name in required if name not in own]
     flags = {
         flag
         for line in lines
         if line.partition(":")[0].strip() in ("flags", "Features")
         for flag in line.partition(":")[2].split()
     }
+    return _missing(required, platform.machine(), flags, is_emulated=emulated(procfs))
+
+
+def missing_on_board(required: tuple[str, ...], facts: Mapping[str, Any]) -> list[str]:
+    """Return those of the `required` instruction sets that the board of these facts lacks; see `missing_features`."""
+    return _missing(required, facts["machine"], facts["cpu_flags"], is_emulated=bool(facts.get("emulated")))
+
+
+def _missing(required: tuple[str, ...], machine: str, flags: Collection[str], *, is_emulated: bool) -> list[str]:
+    if is_emulated:
+        own = _ARM if machine == "aarch64" else _X86
+        return [name for name in required if name not in own]
     return [name for name in required if flags and _NAMES.get(name, name) not in flags]

@@ -29,13 +29,13 @@ def device_for(processor: Processor) -> Device:
     here.sort(key=lambda d: (d.key != built, d.key.model != built.model, d.name != processor.name))
     target = Target(dict(processor.target))
     for device in here:
-        if _allows(device.target, target):
+        if allows(device.target, target):
             return device
     models = ", ".join(device.title for device in here)
     raise BadInput(f"{named}, whose kernels may use more than {models} allows; build it here")
 
 
-def _allows(here: Target, built: Target) -> bool:
+def allows(here: Target, built: Target) -> bool:
     """Return whether a device with the target `here` runs kernels that were compiled for the target `built`."""
     has, needs = gpu_limits(here), gpu_limits(built)
     if has is None or needs is None:

@@ -26,6 +26,7 @@ from tuner.devices.stopwatch import Stopwatch
 from tuner.errors import BadInput, last_line
 from tuner.module.constants import read_constants
 from tuner.module.cpu_features import missing_features
+from tuner.module.given import check_names, checked_array
 from tuner.module.manifest import Manifest, OperatorEntry, Processor, read_manifest
 from tuner.module.placement import device_for
 from tuner.module.threads import PoolThreads
@@ -310,14 +311,8 @@ class Module:
             raise
 
     def _check_names(self, inputs: Mapping[str, Any]) -> None:
-        if inputs.keys() == self.inputs.keys():
-            return
-        unknown = sorted(set(inputs) - set(self.inputs))
-        if unknown:
-            raise BadInput(f"unknown input {unknown[0]!r}: the module takes {', '.join(map(repr, self.inputs))}")
-        for info in self.manifest.inputs:
-            if info.name not in inputs:
-                raise BadInput(f"input {info.name!r} is missing: shape {info.shape}, dtype {info.dtype}")
+        if inputs.keys() != self.inputs.keys():
+            check_names(self.manifest.inputs, inputs)
 
     def _fill(self, inputs: Mapping[str, Any]) -> None:
         self._check_names(inputs)
@@ -371,25 +366,8 @@ class _Buffer:
             self.tensor.copyfrom(np.ascontiguousarray(array).reshape(self.info.shape))
 
     def checked(self, value: Any) -> np.ndarray:
-        """Return the value as an array of this input's shape and dtype. Raises BadInput if the value has others, or
-        cannot be read as an array."""
-        name, shape = self.info.name, self.info.shape
-        if not isinstance(value, np.ndarray):
-            value = _array_of(name, value)
-        if value.shape != shape:
-            raise BadInput(f"input {name!r} has shape {value.shape}, the module takes {shape}")
-        if value.dtype != self._dtype:
-            raise BadInput(f"input {name!r} has dtype {value.dtype}, the module takes {self.info.dtype}: convert it")
-        return value
-
-
-def _array_of(name: str, value: Any) -> np.ndarray:
-    if not hasattr(value, "__dlpack__"):
-        raise BadInput(f"input {name!r} is a {type(value).__name__}, not a NumPy array or a DLPack tensor")
-    try:
-        return np.from_dlpack(value)
-    except (RuntimeError, BufferError, TypeError) as error:
-        raise BadInput(f"input {name!r} cannot be read: {error}") from error
+        """Return the value as an array of this input's shape and dtype; see `checked_array`."""
+        return checked_array(self.info, self._dtype, value)
 
 
 def _copied(tensor: tvm.runtime.Tensor) -> np.ndarray:

@@ -31,6 +31,15 @@ _RESERVE_BYTES = 1 << 20
 _RESERVE_PER_FUNCTION_BYTES = 1 << 18
 
 
+@dataclass(frozen=True)
+class Linking:
+    """Says how kernels are linked: by a `command`, to which options and files are appended, for a processor of the
+    architecture `machine`, such as "x86_64"."""
+
+    command: tuple[str, ...]
+    machine: str
+
+
 # Checks the finished module at a path. It returns the largest relative error of every output by name, or None if it
 # measures none.
 Check = Callable[[Path], Mapping[str, float] | None]
@@ -80,13 +89,13 @@ def check_directory(directory: Path) -> None:
 def save(
     contents: Contents,
     directory: Path,
-    linker: str | None,
+    linking: Linking | None,
     *,
     describe: Callable[[Written], Manifest],
     check: Check | None,
 ) -> Manifest:
     """Write a module with the manifest that `describe` makes, let `check` examine it, and move it into place. The
-    errors that `check` returns are stored in the manifest. Without a linker the kernels stay an object file.
+    errors that `check` returns are stored in the manifest. Without `linking` the kernels stay an object file.
 
     Raises BadInput if the directory cannot be written, and passes on what `check` raises. Nothing is left behind in
     either case.
@@ -99,9 +108,9 @@ def save(
     try:
         try:
             os.chmod(partial, 0o755)
-            kernels, objects = _write_files(contents, partial, linker)
-            if contents.parallel and linker is not None:
-                _write_pool(partial)
+            kernels, objects = _write_files(contents, partial, linking)
+            if contents.parallel and linking is not None:
+                _write_pool(partial, linking.machine)
             constants = tuple(write_constants(i, arrays, partial) for i, arrays in enumerate(contents.constants))
             program = _write_program(contents.program, partial)
             files = {path.name: checksum(path) for path in sorted(partial.iterdir())}
@@ -133,7 +142,7 @@ def _unwritable(directory: Path, error: OSError) -> BadInput:
     return BadInput(f"{directory}: cannot be written: {error.strerror or error}")
 
 
-def _write_files(contents: Contents, folder: Path, linker: str | None) -> tuple[str | None, str | None]:
+def _write_files(contents: Contents, folder: Path, linking: Linking | None) -> tuple[str | None, str | None]:
     """Write the network and the kernels. Return the name of the kernels' library, or None if there are no kernels, and
     of their object file, or None if nothing is to be exported. The library's name contains its checksum, because the
     system's loader takes two libraries of one name for the same."""
@@ -145,13 +154,13 @@ def _write_files(contents: Contents, folder: Path, linker: str | None) -> tuple[
     if not kernels:
         return None, None
     kernels[0].write_to_file(str(compiled), "o")
-    if linker is None:
+    if linking is None:
         return None, compiled.name
     objects = [compiled, *_write_device_code(kernels[0], folder)]
-    command = [linker, "-shared", "-z", "noexecstack", "-o", str(library), *map(str, objects)]
+    command = [*linking.command, "-shared", "-z", "noexecstack", "-o", str(library), *map(str, objects)]
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     if done.returncode:
-        raise OSError(f"{linker} failed: {(done.stderr.strip().splitlines() or ['no message'])[-1]}")
+        raise OSError(f"{linking.command[0]} failed: {(done.stderr.strip().splitlines() or ['no message'])[-1]}")
     for part in objects if contents.program is None else objects[1:]:
         part.unlink()
     named = folder / f"kernels-{checksum(library)[:12]}.so"
@@ -166,9 +175,9 @@ def _write_program(program: Program | None, folder: Path) -> str | None:
     return PROGRAM
 
 
-def _write_pool(folder: Path) -> None:
-    """Copy the library whose thread pool runs the kernels' parallel loops, if there is one."""
-    pool = pool_library()
+def _write_pool(folder: Path, machine: str) -> None:
+    """Copy the library whose thread pool runs the kernels' parallel loops on an architecture, if there is one."""
+    pool = pool_library(machine)
     if pool is not None:
         shutil.copyfile(pool, folder / pool.name)
 

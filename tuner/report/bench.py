@@ -1,4 +1,4 @@
-"""Compares a built module with its peers in one run. Start at `compare`.
+"""Compares a built module with its peers in one run. Start at `compare`, or at `time_on_board` for a module alone.
 
 Every contender is a child process, because the thread pools of two systems in one process disturb each other by
 orders of magnitude. All are pinned to the same CPUs and have the same number of threads. Blocks of runs alternate.
@@ -11,15 +11,18 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 
+from board_agent.timing import Repetition
 from templates.reference import relative_error
 from tuner.arrays import write_arrays
 from tuner.errors import BadInput
+from tuner.export.on_board import BoardNetwork
 from tuner.measure.scratch import Scratch
 from tuner.module import Manifest, Sizes, in_order_of, read_manifest, tolerance_for
 from tuner.report.alternation import Contender, ContenderFailed, alternate
@@ -29,6 +32,7 @@ from tuner.report.peers import OURS, available, peer_named
 
 ROUNDS = 10
 BLOCK_SECONDS = 0.4
+_MOST_CALLS = 1_000_000  # in a block
 
 
 @dataclass(frozen=True)
@@ -76,8 +80,8 @@ class Measured:
 class Comparison:
     """A comparison that has the times of our module and of its peers, all with `threads` threads on `cpus`.
 
-    `skipped` says why a peer is missing. `profile` tells where our module's time goes. `sizes` are our module's, None
-    if an earlier version built it.
+    `skipped` says why a peer is missing. `profile` tells where our module's time goes, and is None where that is not
+    known, as on a board. `sizes` are our module's, None if an earlier version built it.
     """
 
     ours: Measured
@@ -85,7 +89,7 @@ class Comparison:
     threads: int
     cpus: tuple[int, ...]
     skipped: Mapping[str, str]
-    profile: Profile
+    profile: Profile | None
     sizes: Sizes | None = None
 
     def times_better(self, peer: Measured) -> float:
@@ -106,7 +110,7 @@ class Comparison:
                 for peer in self.peers
             ],
             "skipped": dict(self.skipped),
-            "profile": self.profile.as_dict(),
+            "profile": None if self.profile is None else self.profile.as_dict(),
             "sizes": self.sizes and asdict(self.sizes),
         }
 
@@ -167,6 +171,25 @@ def compare(
     return Comparison(
         ours, tuple(measured.values()), options.threads, options.cpus, skipped, profile, sizes=manifest.sizes
     )
+
+
+def time_on_board(
+    network: BoardNetwork,
+    *,
+    inputs: Mapping[str, np.ndarray],
+    options: BenchOptions,
+    progress: Callable[[str], None],
+) -> Comparison:
+    """Time a network on a board, in blocks as `compare` has. Raises BadInput if the board is gone."""
+    timing = Repetition(least=_MOST_CALLS, most=_MOST_CALLS, seconds=options.block_seconds)  # until the time is over
+    blocks, runs = [], 0
+    for number in range(options.rounds):
+        progress(f"round {number + 1} of {options.rounds}")
+        times, calls = network.times(inputs, timing)
+        blocks.append(median(times))
+        runs += calls
+    ours = Measured(OURS, f"edgetune {version('edgetune')}", tuple(blocks), runs)
+    return Comparison(ours, (), options.threads, options.cpus, {}, None)
 
 
 def _started(spec: Spec, log: Path) -> Contender:

@@ -72,6 +72,26 @@ def test_every_cpu_that_is_known(name: str, libc: str, tmp_path: Path) -> None:
 
 
 @needs_zig
+@pytest.mark.parametrize(("name", "machine"), [("aarch64", 183), ("x86-64-v2", 62)])  # the architecture's number in ELF
+def test_a_module_is_linked_for_another_processor(name: str, machine: int, tmp_path: Path) -> None:
+    """As for a board: it is exported here, and says what it was built for where it is loaded."""
+    device = cpu_elsewhere(name)
+    linker = (*toolchain_for(machine_of(device.target)).compiler, "-nostdlib")
+    model = write_tiny_network(tmp_path / "tiny.onnx")
+    build(load_onnx(model), device, tmp_path / "module", options=BuildOptions(linker=linker))
+    (kernels,) = (tmp_path / "module").glob("kernels-*.so")
+    assert int.from_bytes(kernels.read_bytes()[18:20], "little") == machine
+    done = run_tune("export", "module", "-o", "out", "--json", cwd=tmp_path)
+    assert done.status == 0, done.err
+    if machine_of(device.target) == platform.machine():
+        assert done.json()["checked"] == {"equal": True}
+    else:
+        assert done.json()["checked"] == {}
+        assert "it was not run, as it is for another system" in done.err
+        assert "which this machine lacks; build it here" in run_tune("run", "module", cwd=tmp_path).error
+
+
+@needs_zig
 @pytest.mark.night
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to change the root folder")
 @pytest.mark.parametrize("name", NETWORKS)

@@ -3,34 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.board_agent.support import Agent
+from tests.board_agent.support import Agent, eventually
 from tests.tuner.cli.conftest import run_tune
 from tests.tuner.export.support import Made
 from tests.tuner.module.test_detector import write_tiny_detector
 from tests.tuner.tiny_network import write_tiny_network
-from tuner.devices.board import Boards
+from tuner.devices.board import Boards, Link
 from tuner.errors import BadInput
 from tuner.export.on_board import BoardNetwork
 from tuner.module.manifest import read_manifest
 from tuning_db.store import open_db
-
-
-@pytest.fixture
-def board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The name of a board that is paired with this user."""
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    agent = Agent(tmp_path)
-    try:
-        agent.pair(Boards(), "pi")
-        yield "board:pi"
-    finally:
-        agent.stop()
 
 
 def test_it_computes_there_what_the_module_does_here(board: str, made: Made) -> None:
@@ -42,6 +30,47 @@ def test_it_computes_there_what_the_module_does_here(board: str, made: Made) -> 
             assert results.keys() == wanted.keys()
             assert all(results[n].tobytes() == value.tobytes() for n, value in wanted.items())
         assert 0 < network.seconds(made.inputs()) < 60
+
+
+def test_waiting_for_a_turn_is_told(board: str, tiny: Made) -> None:
+    notes: list[str] = []
+    settings = {"device": "cpu", "form": "network", "threads": 1, "memory_bytes": 1 << 30, "network": "n", "inputs": 1}
+    with Link(Boards()["pi"]) as other:
+        other.start(settings, 60.0)
+
+        def leave() -> None:
+            eventually(lambda: notes)
+            other.close()
+
+        leaving = threading.Thread(target=leave)
+        leaving.start()
+        with BoardNetwork(board, tiny.folder, "tiny", read_manifest(tiny.module), notice=notes.append) as network:
+            assert network(tiny.inputs())
+        leaving.join()
+    assert notes[0].startswith("waiting for board pi: 1st in line, ")
+    assert notes[0].endswith(" measures, 1 wait")
+    assert notes[-1] == "board pi runs this network now"
+
+
+def test_it_goes_on_after_the_end_of_its_turn(agent: Agent, tiny: Made) -> None:
+    """Another host gets the board meanwhile."""
+    agent.pair(Boards(), "pi", "--turn", "0.5")
+    notes: list[str] = []
+    settings = {"device": "cpu", "form": "network", "threads": 1, "memory_bytes": 1 << 30, "network": "n", "inputs": 1}
+
+    def wait_for_a_turn() -> None:
+        with Link(Boards()["pi"]) as other:
+            other.start(settings, 60.0, waits=lambda _: None)
+            eventually(lambda: notes)
+
+    with BoardNetwork("board:pi", tiny.folder, "tiny", read_manifest(tiny.module), notice=notes.append) as network:
+        wanted = network(tiny.inputs())
+        waiting = threading.Thread(target=wait_for_a_turn)
+        waiting.start()
+        eventually(lambda: network(tiny.inputs()) and notes)
+        waiting.join()
+        results = network(tiny.inputs())
+    assert all(results[name].tobytes() == value.tobytes() for name, value in wanted.items())
 
 
 @pytest.mark.parametrize("write", [write_tiny_network, write_tiny_detector])
@@ -77,7 +106,9 @@ def test_weights_of_another_export(board: str, tiny: Made, exports: Path, tmp_pa
     [
         (["--device", "board:nobody"], "no board is named 'nobody'"),
         (["--device", "cuda:57"], "device cuda:57: not found here"),
-        (["--device", "board:a+b"], "networks are exported for devices that are here, or the CPU of one board"),
+        (["--device", "board:a+b"], "networks are built for the CPU or an OpenCL device of one board"),
+        (["--device", "board:a/cuda:0"], "networks are built for the CPU or an OpenCL device of one board"),
+        (["--device", "board:a:opencl:0"], "a slash is before the device: board:a/opencl:0"),
         (["--device", "board:a", "--target", "rpi4"], "--target and --device both say for which processor"),
     ],
 )

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes a board of this machine: Debian for arm64 in a folder, run by qemu's emulation of the processor, with all that
-# the agent can use there (NumPy, TVM's wheel, pyopencl and PoCL). Its times mean nothing; its answers do.
+# the agent can use there (NumPy, TVM, pyopencl, PoCL, OpenCL's loader). Its times mean nothing; its answers do.
 #   sudo tests/tuner/fleet/arm64_board.sh FOLDER
 # Afterwards EDGETUNE_TEST_ARM64=FOLDER lets the tests use it (as root: they change into it).
 set -euo pipefail
@@ -27,7 +27,7 @@ binfmt=/proc/sys/fs/binfmt_misc
 if [ ! -e "$folder/done" ]; then
     rm -rf "$folder"
     debootstrap --arch=arm64 --variant=minbase \
-        --include=python3,python3-venv,ca-certificates,libstdc++6,pocl-opencl-icd bookworm "$folder" "$mirror"
+        --include=python3,python3-venv,ca-certificates,libstdc++6,pocl-opencl-icd,ocl-icd-libopencl1 bookworm "$folder" "$mirror"
     cp /etc/resolv.conf "$folder/etc/"
     # Package registries as this machine reaches them.
     [ ! -e /etc/pip.conf ] || cp /etc/pip.conf "$folder/etc/"

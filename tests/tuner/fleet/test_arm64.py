@@ -17,9 +17,12 @@ import pytest
 
 from tests.board_agent.support import free_port
 from tests.tuner.cli.conftest import run_tune
+from tests.tuner.tiny_network import write_tiny_network
 from tuner.devices import open_device
 from tuner.devices.board import Boards, Pairing
 from tuner.devices.board.packing import write_agent
+from tuner.errors import BadInput
+from tuner.export.compiling import own_libc, toolchain_for
 from tuning_db import lookup
 from tuning_db.record import DeviceKey
 from tuning_db.store import open_db
@@ -101,6 +104,39 @@ def test_kernels_are_tuned_verified_and_stored(
         # A real board of the same family has learned nothing.
         real = DeviceKey(kind, key.family.removesuffix("-emulated"), key.model.removesuffix("-emulated"), key.attrs)
         assert lookup.best(store, trials[0].workload, real) is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("device", "more"),
+    [
+        (f"board:{NAME}", ("--threads", "1")),
+        pytest.param(f"board:{NAME}/opencl:0", (), marks=pytest.mark.night),  # its driver is emulated, too
+    ],
+)
+def test_a_network_is_built_here_and_runs_there(device: str, more: tuple[str, ...], tmp_path: Path) -> None:
+    """It is verified against its model there; the export of the module is checked there once more."""
+    try:
+        toolchain_for("aarch64", own_libc())
+    except BadInput as missing:
+        pytest.skip(str(missing))
+    if "opencl" in device and not [*Path(os.environ["EDGETUNE_TEST_ARM64"]).glob("usr/lib/*/libOpenCL.so.1")]:
+        pytest.skip("the arm64 system has no loader of OpenCL's drivers (apt-get install ocl-icd-libopencl1 there)")
+    write_tiny_network(tmp_path / "net.onnx")
+    open_db(tmp_path / "edgetune.db").close()
+    built = run_tune("build", "net.onnx", "--device", device, *more, "-o", "m", "--json", cwd=tmp_path)
+    assert built.status == 0, built.err
+    assert 0 <= max(built.json()["relative_error"].values()) < 1e-4
+    ran = run_tune("run", "m", "--device", device, "--json", cwd=tmp_path)
+    assert ran.status == 0, ran.err
+    timed = run_tune("bench", "m", "--device", device, "--rounds", 1, "--minutes", 0.001, "--json", cwd=tmp_path)
+    assert timed.status == 0, timed.err
+    exported = run_tune("export", "m", "-o", "m.c", "--json", cwd=tmp_path)
+    assert (exported.status, exported.json()["checked"]) == (0, {})
+    assert "m: was built for a CPU with neon" in run_tune("run", "m", cwd=tmp_path).error
+    checked = run_tune("export", "net.onnx", "--device", device, *more, "-o", "net.c", "--json", cwd=tmp_path)
+    assert checked.status == 0, checked.err
+    assert checked.json()["checked"]["device"] == device
 
 
 def test_the_processor_is_compiled_for() -> None:

@@ -24,7 +24,7 @@ from tuner.devices.parallel import Pool, pool_library
 from tuner.errors import BadInput, VerificationFailed
 from tuner.graph import fuse, load_onnx
 from tuner.module import Module, OnnxReference, VerifyOptions, build, load, operator_errors, random_inputs, verify
-from tuner.module.cpu_features import missing_features, required_features
+from tuner.module.cpu_features import missing_features, missing_on_board, required_features
 from tuner.module.threads import PoolThreads
 from tuner.module.verification import Reference
 
@@ -175,6 +175,15 @@ def test_features_by_the_names_of_cpuinfo(tmp_path: Path, monkeypatch: pytest.Mo
     assert missing_features(("neon", "sve", "avx"), tmp_path) == ["avx"]  # qemu shows the processor below
     info.write_text("CPU implementer\t: 0x41\nFeatures\t: fp asimd\n")
     assert missing_features(("neon", "sve"), tmp_path) == ["sve"]
+
+
+def test_features_of_a_board() -> None:
+    facts = {"machine": "aarch64", "cpu_flags": ["fp", "asimd"]}
+    assert missing_on_board(("neon", "sve"), facts) == ["sve"]
+    assert missing_on_board(("avx2", "neon"), facts) == ["avx2"]
+    emulated = {**facts, "cpu_flags": ["avx2"], "emulated": True}  # qemu shows the processor below
+    assert missing_on_board(("avx2", "neon", "sve"), emulated) == ["avx2"]
+    assert missing_on_board(("neon", "sve"), {**facts, "cpu_flags": []}) == []  # its system lists none
 
 
 def test_a_profile_names_every_anchor(module: Module, model: Path) -> None:

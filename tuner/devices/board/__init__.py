@@ -5,7 +5,8 @@ from tuner.devices.board.boards import Board, Boards, Record
 from tuner.devices.board.kind import BoardKind
 from tuner.devices.board.link import BoardBusy, BoardGone, KernelDied, Link, NotAnswered, NotCompiled, Standing
 from tuner.devices.board.names import boards_of, kind_on_board, name_on_board, on_board, place_on_board
-from tuner.devices.board.opening import alike
+from tuner.devices.board.notices import Notices
+from tuner.devices.board.opening import alike, open_to_build
 from tuner.devices.board.pairing import Pairing
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "Link",
     "NotAnswered",
     "NotCompiled",
+    "Notices",
     "Pairing",
     "Record",
     "Standing",
@@ -27,6 +29,7 @@ __all__ = [
     "kind_on_board",
     "name_on_board",
     "on_board",
+    "open_to_build",
     "place_on_board",
 ]
 

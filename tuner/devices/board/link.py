@@ -63,6 +63,10 @@ class Standing:
         who = f"{name} measures" if name else "nobody measures"
         return f"{who}, {self.waiting} wait" if self.waiting else who
 
+    def waits_for(self, board: str) -> str:
+        """Say that this host waits, such as "waiting for board pi: 2nd in line, alice-laptop measures"."""
+        return f"waiting for {board}: {_ordinal(self.place)} in line, {self}"
+
 
 class Link:
     """A connection to a board's agent, which is a context manager. `facts` is what the agent says of its board.
@@ -182,6 +186,11 @@ class Link:
     def close(self) -> None:
         """End the connection; the board is then free for others."""
         self._socket.close()
+
+
+def _ordinal(number: int) -> str:
+    suffix = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{'th' if number // 10 == 1 else suffix}"
 
 
 def _why(error: Exception, silence_seconds: float) -> str:

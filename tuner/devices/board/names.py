@@ -20,8 +20,10 @@ def boards_of(name: str) -> list[str]:
 
 def place_on_board(name: str) -> tuple[str, str]:
     """Return the board, and the device there, that a device's name means: "board:pi" is the CPU of pi. Raises BadInput
-    for a kind of device that boards do not have."""
+    for a kind of device that boards do not have, and for a colon in place of the slash."""
     board, _, device = name.removeprefix(PREFIX).partition("/")
+    if ":" in board:  # "board:pi:opencl:0"
+        raise BadInput(f"device {name}: a slash is before the device: {PREFIX}{board.replace(':', '/', 1)}")
     kind = find_kind(device or _CPU)
     if kind is None or kind.on_boards is None:
         others = " or /".join(kind.usage for kind in kinds_on_boards() if kind.name != _CPU)

@@ -1,22 +1,29 @@
-"""Opens a board across the network as a device. Start at `open_board`."""
+"""Opens a board across the network as a device. Start at `open_board`, or at `open_to_build` for networks."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+
+from tvm.target import Target
 
 from tuner.devices.base import Device
 from tuner.devices.board.boards import Boards
 from tuner.devices.board.link import BoardBusy, BoardGone, KernelDied, Link
-from tuner.devices.board.names import boards_of, kind_on_board, on_board, place_on_board
+from tuner.devices.board.names import boards_of, kind_on_board, name_on_board, on_board, place_on_board
+from tuner.devices.board.notices import Notices
 from tuner.errors import BadInput
 from tuning_db.record import DeviceKey
 
 _MEMORY_BYTES = 1 << 30  # what asking a driver may take
 
 
-def open_board(name: str, threads: int | None) -> Device:
+def open_board(name: str, threads: int | None, notice: Callable[[str], object] = lambda _: None) -> Device:
     """Open the device "board:NAME", or "board:NAME+NAME" for equal boards that share the work. Of several boards, those
-    that are away now may come later. Raises BadInput where a board is not known, none can be reached, or two differ."""
+    that are away now may come later. `notice` is told where a board's turn is waited for.
+
+    Raises BadInput where a board is not known, none can be reached, or two differ.
+    """
     names = boards_of(name)
     if len(set(names)) < len(names):
         raise BadInput(f"device {name}: give different boards")
@@ -25,7 +32,7 @@ def open_board(name: str, threads: int | None) -> Device:
     for one, board in zip(names, boards, strict=True):
         try:
             with Link(board) as link:
-                found.append(_opened(one, link, threads))
+                found.append(_opened(one, link, threads, Notices(notice)))
         except (BoardGone, BoardBusy) as error:
             away.append(str(error))
     if not found:
@@ -42,7 +49,23 @@ def alike(one: DeviceKey, other: DeviceKey) -> bool:
     return (one.family, one.model, one.attrs.get("threads")) == (other.family, other.model, other.attrs.get("threads"))
 
 
-def _opened(name: str, link: Link, threads: int | None) -> Device:
+def open_to_build(name: str, threads: int | None, notice: Callable[[str], object]) -> Device:
+    """Open a device of one board to build networks for it. The device is named as it is on the board, and a GPU's code
+    for the host is code for the board's CPU. `notice` is told where the board's turn is waited for.
+
+    Raises BadInput as `open_board` does, and for several boards.
+    """
+    board, there = place_on_board(name)
+    if len(boards_of(name)) > 1:
+        raise BadInput(f"device {name}: networks are built for one board at a time: name one")
+    device = open_board(name, threads, notice)
+    if kind_on_board(name).is_cpu:
+        return replace(device, name=there)
+    host = open_board(name_on_board(board, "cpu"), 1).target
+    return replace(device, name=there, target=Target(device.target, host))
+
+
+def _opened(name: str, link: Link, threads: int | None, notices: Notices) -> Device:
     """Open a device of the board that is linked. Raises BadInput where the board has no such device."""
     kind, device = kind_on_board(name), place_on_board(name)[1]
     if kind.is_cpu:  # the facts describe it
@@ -51,7 +74,8 @@ def _opened(name: str, link: Link, threads: int | None) -> Device:
         raise BadInput(f"device {name}: a number of threads is for the CPU; leave it out")
     settings = {"device": device, "form": on_board(name).form, "threads": 1, "memory_bytes": _MEMORY_BYTES}
     try:
-        link.start(settings, 60.0, waits=lambda _: None)  # a host that only asks is soon next in the turn queue
+        waits_for = f"board {place_on_board(name)[0]}"
+        link.start(settings, 60.0, waits=lambda standing: notices.tell(standing.waits_for(waits_for)))
         described, _ = link.ask({"do": "describe"})
     except (KernelDied, RuntimeError) as error:
         raise BadInput(f"device {name}: {error}") from error

@@ -19,7 +19,7 @@ from functools import partial
 from typing import TypeVar
 
 from tuner.devices import kind_of
-from tuner.devices.board import Boards, Standing, boards_of, place_on_board
+from tuner.devices.board import Boards, Notices, Standing, boards_of, place_on_board
 from tuner.errors import BadInput, DeviceLost, TuneError, TurnOver
 from tuner.measure.messages import CompareDone, CompareJob, ExecutorSettings, RunDone, RunJob
 from tuner.measure.runner import Closing
@@ -38,7 +38,6 @@ _TRANSFER_SECONDS = 120.0
 _ASKED_AGAIN = ": it is asked again until it answers"
 _WATCH_SECONDS = 0.5  # between looks at idle boards
 _QUARANTINE_SECONDS = 1.0  # between looks whether it is over: a person may end it
-_NOTICE_SECONDS = 30.0  # between lines that say the same
 
 
 class _State(Enum):
@@ -70,7 +69,7 @@ class Fleet(Closing):
         self._notice = notice
         # A board ends a candidate at its deadline. The host's deadline is later, for silent boards and slow links.
         seconds = run_seconds + _TRANSFER_SECONDS
-        self._said: dict[str, tuple[str, float]] = {}
+        self._notices = {name: Notices(notice) for name in boards_of(settings.device)}
         self._clients = {
             MeasureClient(
                 server, replace(settings, device=name), seconds, waits=partial(self._waits, name), notice=notice
@@ -200,7 +199,7 @@ class Fleet(Closing):
     def _lose(self, client: MeasureClient, problem: Exception, told: bool = True) -> None:
         self.losses += 1
         if told:
-            self._tell(self._clients[client], f"{problem}{_ASKED_AGAIN}")
+            self._notices[self._clients[client]].tell(f"{problem}{_ASKED_AGAIN}")
         self._set(client, _State.AWAY)
 
     def _watch(self) -> None:
@@ -222,14 +221,7 @@ class Fleet(Closing):
         with self._changed:
             self._states[name] = _State.WAITING
             self._changed.notify_all()
-        self._tell(name, f"waiting for {kind_of(name).called(name)}: {_ordinal(standing.place)} in line, {standing}")
-
-    def _tell(self, name: str, text: str) -> None:
-        """Report `text` about a board. A text that has not changed is repeated only after _NOTICE_SECONDS."""
-        said, when = self._said.get(name, ("", 0.0))
-        if text != said or time.monotonic() - when >= _NOTICE_SECONDS:
-            self._said[name] = text, time.monotonic()
-            self._notice(text)
+        self._notices[name].tell(standing.waits_for(kind_of(name).called(name)))
 
     def _raise_error(self) -> None:
         if self._error is not None:
@@ -273,7 +265,8 @@ class Fleet(Closing):
             self._set(client, _State.AWAY)
             alone = set(self._states.values()) == {_State.AWAY}
             if not waited and not alone:
-                self._tell(self._clients[client], f"board {board} is {record}: `tune board ping {board}` ends it")
+                text = f"board {board} is {record}: `tune board ping {board}` ends it"
+                self._notices[self._clients[client]].tell(text)
             waited = True
             if alone:
                 break
@@ -283,15 +276,10 @@ class Fleet(Closing):
 
     def _welcome(self, client: MeasureClient) -> None:
         name = self._clients[client]
-        if self._said.pop(name, None) is not None:
+        if self._notices[name].end():
             self._notice(f"{kind_of(name).called(name)} measures for this run now")
         self._give_back(client)
 
     def close(self) -> None:
         """Stop starting and watching boards. More calls do nothing."""
         self._closed.set()
-
-
-def _ordinal(number: int) -> str:
-    suffix = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    return f"{number}{'th' if number // 10 == 1 else suffix}"

@@ -1,0 +1,167 @@
+"""Modules that are built here for a board, which verifies, times and runs them: this machine is the board."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.board_agent.support import Agent
+from tests.board_agent.thin import thin_python
+from tests.tuner.cli.conftest import run_tune
+from tests.tuner.export.support import Made
+from tests.tuner.tiny_network import write_tiny_network
+from tuner.devices.board import Boards
+from tuner.devices.cpu import cpu_elsewhere
+from tuner.graph import load_onnx
+from tuner.module import BuildOptions, build, read_manifest
+from tuning_db.store import open_db
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with a network, a database, and inputs."""
+    write_tiny_network(tmp_path / "net.onnx")
+    open_db(tmp_path / "edgetune.db").close()
+    np.savez(tmp_path / "x.npz", data=np.random.default_rng(3).standard_normal((1, 3, 16, 16), dtype=np.float32))
+    return tmp_path
+
+
+@pytest.fixture
+def thin(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The first OpenCL device of this machine as a board where TVM is not installed."""
+    python = thin_python()
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(folder))
+    agent = Agent(folder, python=python)
+    try:
+        agent.pair(Boards(), "thin")
+        yield "board:thin/opencl:0"
+    finally:
+        agent.stop()
+
+
+def _outputs(folder: Path, *words: str) -> dict[str, np.ndarray]:
+    ran = run_tune("run", "net.tuned", "--input", "x.npz", "--output", "y.npz", *words, cwd=folder)
+    assert ran.status == 0, ran.err
+    with np.load(folder / "y.npz") as outputs:
+        return dict(outputs)
+
+
+def _is_built_run_timed_and_exported(folder: Path, device: str, name: str) -> None:
+    """The module also runs here, as this machine is the board."""
+    done = run_tune("build", "net.onnx", "--device", device, "-o", "net.tuned", "--json", cwd=folder)
+    assert done.status == 0, done.err
+    said = done.json()
+    assert said["board"]["device"] == device
+    assert said["board"]["seconds"] > 0
+    assert (said["devices"], len(said["untuned"])) == ([name], 4)
+    assert 0 < max(said["relative_error"].values()) < 1e-4
+    assert read_manifest(folder / "net.tuned").errors == said["relative_error"]
+    assert "4 of 4 operators have not been tuned for this device" in done.err
+    there, here = _outputs(folder, "--device", device), _outputs(folder)
+    assert there.keys() == here.keys()
+    assert all(value.tobytes() == here[name].tobytes() for name, value in there.items())
+    timed = run_tune("bench", "net.tuned", "--device", device, "--rounds", 2, "--minutes", 0.002, "--json", cwd=folder)
+    assert timed.status == 0, timed.err
+    assert (timed.json()["device"], timed.json()["profile"], timed.json()["peers"]) == (device, None, [])
+    assert len(timed.json()["ours"]["block_seconds"]) == 2
+    assert timed.json()["ours"]["runs"] >= 2
+    assert "where the time goes is not known" in timed.err
+    exported = run_tune("export", "net.tuned", "-o", "net.c", "--json", cwd=folder)
+    assert exported.status == 0, exported.err
+    assert exported.json()["checked"] == {"equal": True}
+    checked = run_tune("export", "net.tuned", "--device", device, "-o", "net.c", "--json", cwd=folder)
+    assert checked.status == 0, checked.err
+    assert checked.json()["checked"]["device"] == device
+    assert checked.json()["checked"]["errors"] == said["relative_error"]
+
+
+def test_for_its_processor(board: str, folder: Path) -> None:
+    _is_built_run_timed_and_exported(folder, board, "cpu")
+
+
+@pytest.mark.slow
+def test_for_its_opencl_device(thin: str, folder: Path) -> None:
+    _is_built_run_timed_and_exported(folder, thin, "opencl:0")
+    for words in (("--device", "board:thin"), ("--device", "board:thin/cuda:0")):
+        ran = run_tune("run", "net.tuned", *words, cwd=folder)
+        assert ran.status == 2
+    exported = run_tune("export", "net.onnx", "--device", thin, "-o", "out", "--json", cwd=folder)
+    assert exported.status == 0, exported.err
+    assert exported.json()["checked"]["device"] == thin
+    lacking = run_tune("export", "net.onnx", "--device", "board:thin/opencl:99", "-o", "none", cwd=folder)
+    assert (lacking.status, "there is no device opencl:99 here" in lacking.error) == (2, True)
+
+
+def test_one_that_is_too_far_off_is_not_put_in_place(board: str, folder: Path) -> None:
+    done = run_tune("build", "net.onnx", "--device", board, "-o", "net.tuned", "--tolerance", "1e-12", cwd=folder)
+    assert done.status == 4
+    assert "--tolerance allows more" in done.err
+    assert not (folder / "net.tuned").exists()
+
+
+def test_one_that_was_built_for_another_processor(board: str, folder: Path) -> None:
+    here = platform.machine()
+    other, machine = ("x86-64-v2", "x86_64") if here == "aarch64" else ("aarch64", "aarch64")
+    build(load_onnx(folder / "net.onnx"), cpu_elsewhere(other), folder / "m", options=BuildOptions(link=False))
+    for command in ("run", "bench"):
+        done = run_tune(command, "m", "--device", board, cwd=folder)
+        assert done.status == 2
+        assert f"m: was built for {machine}, and board pi is {here}: build it with --device {board}" in done.error
+
+
+def test_a_board_that_is_gone(agent: Agent, board: str, tiny: Made, folder: Path) -> None:
+    agent.stop()
+    module = str(tiny.module)
+    for words in (("build", "net.onnx", "-o", "m"), ("run", module), ("bench", module)):
+        done = run_tune(*words, "--device", board, cwd=folder)
+        assert done.status == 2
+        assert "nothing listens there" in done.error
+    assert not (folder / "m").exists()
+
+
+def test_a_module_of_this_machine_runs_there(board: str, tiny: Made, folder: Path) -> None:
+    """It has the same processor."""
+    done = run_tune("run", tiny.module, "--device", board, cwd=folder)
+    assert done.status == 0, done.err
+    assert "random inputs (data 1x3x16x16 float32)" in done.err
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["run", "MODULE", "--device", "cpu"], "--device cpu: give board:NAME"),
+        (["run", "MODULE", "--device", "board:pi+other"], "give board:NAME or board:NAME/opencl:N, of one board"),
+        (["run", "MODULE", "--device", "board:pi/opencl:0"], "was built for cpu, not for board:pi/opencl:0"),
+        (
+            ["run", "MODULE", "--device", "board:pi", "--trace", "t.json"],
+            "--trace t.json: a board times whole networks",
+        ),
+        (["run", "MODULE", "--device", "board:pi", "--input", "wrong.npz"], "unknown input 'wrong'"),
+        (["bench", "MODULE", "--device", "board:pi", "--profile"], "leave --against and --profile away"),
+        (["bench", "MODULE", "--device", "board:pi", "--against", "ort"], "leave --against and --profile away"),
+        (["bench", "MODULE", "--device", "board:pi", "--threads", "99"], "--threads 99: board pi has"),
+        (
+            ["build", "net.onnx", "-o", "m", "--device", "board:pi", "--stages", "auto"],
+            "are for devices of this machine",
+        ),
+        (["build", "net.onnx", "-o", "m", "--device", "board:pi", "--memory", "9"], "are for devices of this machine"),
+        (["build", "net.onnx", "-o", "m", "--device", "board:pi/opencl:0,board:pi"], "OpenCL device of one board"),
+        (
+            ["export", "MODULE", "-o", "m", "--device", "board:pi/opencl:0"],
+            "was built for cpu, not for board:pi/opencl",
+        ),
+        (["export", "MODULE", "-o", "m", "--device", "opencl:0"], "go with a model, or the device is a board's"),
+        (["build", "net.onnx", "-o", "m", "--device", "board:nobody"], "no board is named 'nobody'"),
+    ],
+)
+@pytest.mark.usefixtures("board")
+def test_refused(words: list[str], line: str, tiny: Made, folder: Path) -> None:
+    np.savez(folder / "wrong.npz", wrong=np.zeros(3, np.float32))
+    done = run_tune(*(str(tiny.module) if w == "MODULE" else w for w in words), cwd=folder)
+    assert done.status == 2
+    assert line in done.error
+    assert not (folder / "m").exists()
