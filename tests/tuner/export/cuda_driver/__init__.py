@@ -31,7 +31,10 @@ def driver_for(images: str, folder: Path, flags: Sequence[str] = ()) -> Path:
     library = folder / "libcuda.so.1"
     command = ["g++", "-std=c++17", "-O1", "-w", "-fPIC", "-shared", f"-I{HERE}", "-o", str(library), *flags]
     done = subprocess.run(
-        [*command, str(folder / "images.cc"), str(HERE / "driver.cc")], capture_output=True, text=True, check=False
+        [*command, str(folder / "images.cc"), *map(str, sorted(HERE.glob("*.cc")))],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return library

@@ -1,5 +1,5 @@
 // Stands in for Nvidia's header, so that a host's compiler takes the CUDA source that TVM writes. A block runs on one
-// thread of the host: see driver.cc.
+// thread of the host: see blocks.cc.
 #ifndef EMULATED_CUDA_H_
 #define EMULATED_CUDA_H_
 
@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -21,6 +22,9 @@ struct Index {
 };
 extern Index threadIdx, blockIdx;
 void __syncthreads();
+
+// Call `thread` once for every item of every group. `waits` says whether the threads of a group wait for each other.
+void run_grid(const Index &groups, const Index &items, bool waits, const std::function<void()> &thread);
 
 using std::max;
 using std::min;

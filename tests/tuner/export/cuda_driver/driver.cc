@@ -5,8 +5,6 @@
 // EMULATED_FAULT="FUNCTION=CODE" lets a function fail. The functions below `---- Reports` tell a test what was done.
 #include "cuda.h"
 
-#include <ucontext.h>
-
 #include <cstdlib>
 #include <cstring>
 #include <functional>
@@ -15,8 +13,6 @@
 #include <mutex>
 #include <set>
 #include <string>
-
-Index threadIdx, blockIdx;
 
 namespace {
 
@@ -70,82 +66,17 @@ int planned(const char *function) {
 #define KNOWN(set, object) \
   if (!set.count(static_cast<typename decltype(set)::value_type>(object))) return wrong("an unknown object is named")
 
-// ---- Blocks
-
-constexpr size_t STACK = 1 << 18;
-struct Fiber {
-  ucontext_t state;
-  std::vector<char> stack;
-  bool done;
-};
-std::vector<std::unique_ptr<Fiber>> fibers;
-ucontext_t scheduler;
-Fiber *running;
-std::function<void()> body;
-
-void run_fiber() {
-  body();
-  running->done = true;
-}
-
-Index index_of(unsigned i, const Index &extents) {
-  return {i % extents.x, i / extents.x % extents.y, i / extents.x / extents.y};
-}
-
-void begin_fibers(unsigned count) {
-  while (fibers.size() < count) fibers.push_back(std::make_unique<Fiber>());
-  for (unsigned i = 0; i < count; i++) {
-    Fiber &fiber = *fibers[i];
-    fiber.stack.resize(STACK);
-    fiber.done = false;
-    getcontext(&fiber.state);
-    fiber.state.uc_stack.ss_sp = fiber.stack.data();
-    fiber.state.uc_stack.ss_size = STACK;
-    fiber.state.uc_link = &scheduler;
-    makecontext(&fiber.state, run_fiber, 0);
-  }
-}
-
-// Run every thread until it returns or waits for the others. Return how many have returned.
-unsigned run_to_barrier(const Index &items, unsigned count) {
-  for (unsigned i = 0; i < count; i++) {
-    running = fibers[i].get();
-    threadIdx = index_of(i, items);
-    swapcontext(&scheduler, &running->state);
-  }
-  unsigned done = 0;
-  for (unsigned i = 0; i < count; i++) done += fibers[i]->done;
-  if (done && done < count) std::abort();  // some threads wait for others that have returned
-  return done;
-}
-
-// Run the threads of a block in turns.
-void run_waiting(const Index &items) {
-  unsigned count = items.x * items.y * items.z;
-  begin_fibers(count);
-  while (!run_to_barrier(items, count)) continue;
-}
+// ---- Launches
 
 void compute(const Launch &launch) {
   std::vector<void *> values;
   for (const auto &value : launch.values) values.push_back(const_cast<unsigned char *>(value.data()));
-  body = [&] { launch.kernel->call(launch.kernel->function, values.data()); };
-  const Index &groups = launch.groups, &items = launch.items;
-  for (unsigned group = 0; group < groups.x * groups.y * groups.z; group++) {
-    blockIdx = index_of(group, groups);
-    if (launch.kernel->waits) {
-      run_waiting(items);
-      continue;
-    }
-    for (unsigned i = 0; i < items.x * items.y * items.z; i++) {
-      threadIdx = index_of(i, items);
-      body();
-    }
-  }
+  run_grid(launch.groups, launch.items, launch.kernel->waits,
+           [&] { launch.kernel->call(launch.kernel->function, values.data()); });
   auto text = [](const Index &i) {
     return std::to_string(i.x) + "," + std::to_string(i.y) + "," + std::to_string(i.z);
   };
-  launches += std::string(launch.kernel->name) + " " + text(groups) + " " + text(items) + "\n";
+  launches += std::string(launch.kernel->name) + " " + text(launch.groups) + " " + text(launch.items) + "\n";
 }
 
 // Compare byte by byte, as the caller's may be fewer: a sanitizer takes memcmp to read all of them.
@@ -163,11 +94,6 @@ bool is_memory(uintptr_t begin, size_t size) {
 }
 
 }  // namespace
-
-void __syncthreads() {
-  Fiber *own = running;
-  swapcontext(&own->state, &scheduler);
-}
 
 extern "C" {
 
