@@ -52,6 +52,7 @@ from tuner.cli.placing import (
     TopologyOption,
     TraceOption,
     WritePlacementOption,
+    placed_by,
     placer_asked,
     refuse_beside_plan,
 )

@@ -79,7 +79,7 @@ def command(
             "--device",
             "-d",
             metavar="D",
-            help="cpu, opencl:N, cuda:N, either with ,cpu; board:NAME or board:NAME/opencl:N: verified and timed there.",
+            help="cpu, opencl:N, cuda:N, both with ,cpu; board:NAME or board:NAME/opencl:N: verified and timed there.",
         ),
     ] = DEFAULT_DEVICE,
     libc: Annotated[

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tuner.devices import Device
     from tuner.graph import FusedGraph
     from tuner.graph.fusion.split import Split
+    from tuner.graph.layout.choice import Planned
     from tuner.studies.soap import Strategy
     from tuner.studies.strategies import PlacementResult
     from tuner.studies.topology import Topology

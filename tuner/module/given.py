@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tuner.errors import BadInput
-from tuner.graph import TensorInfo
+from tuner.tensors import TensorInfo
 
 
 def checked_inputs(tensors: Iterable[TensorInfo], inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:

@@ -43,14 +43,15 @@ class Measured:
     - `runs` is the number of runs in all blocks.
     - `error` is the largest absolute difference between our outputs and the contender's, divided by the largest
       absolute value of the contender's. It is None for our own module.
-    - `peak_bytes` is the most memory that the contender's whole process had: Python and all libraries are in it.
+    - `peak_bytes` is the most memory that the contender's whole process had: Python and all libraries are in it. It is
+      None on a board, whose agent does not tell.
     """
 
     name: str
     version: str
     blocks: tuple[float, ...]
     runs: int
-    peak_bytes: int
+    peak_bytes: int | None
     error: float | None = None
 
     @property
@@ -188,7 +189,7 @@ def time_on_board(
         times, calls = network.times(inputs, timing)
         blocks.append(median(times))
         runs += calls
-    ours = Measured(OURS, f"edgetune {version('edgetune')}", tuple(blocks), runs)
+    ours = Measured(OURS, f"edgetune {version('edgetune')}", tuple(blocks), runs, None)
     return Comparison(ours, (), options.threads, options.cpus, {}, None)
 
 

@@ -160,7 +160,7 @@ def comparison_table(comparison: Comparison) -> Table:
 
 def _contender_cells(measured: Measured) -> tuple[str, ...]:
     steady = f"{measured.steadiness:.2f}x"
-    peak = f"{measured.peak_bytes / 2**20:.0f}"
+    peak = "-" if measured.peak_bytes is None else f"{measured.peak_bytes / 2**20:.0f}"
     return measured.version, milliseconds(measured.seconds), steady, str(measured.runs), peak
 
 
