@@ -94,7 +94,9 @@ def test_two_runs_share_the_tasks_and_the_budget_and_no_task_is_tuned_by_both_at
             owners |= now
             both += len(now) == 2
             time.sleep(0.05)
-        reports = [json.loads(run.communicate()[0]) for run in (one, two)]
+        said = [run.communicate() for run in (one, two)]
+        assert [run.command.wait() for run in (one, two)] == [0, 0], said
+        reports = [json.loads(text) for text, _ in said]
         tried = configs_tried(store)
         assert {t.seed for t in store.trials()} == {1, 2}
     assert len(owners) == 2
