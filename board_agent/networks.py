@@ -34,6 +34,7 @@ class Options(ctypes.Structure):
         ("device", ctypes.c_int),
         ("driver", ctypes.c_char_p),
         ("cache", ctypes.c_char_p),
+        ("plain_launches", ctypes.c_int),
     ]
 
 

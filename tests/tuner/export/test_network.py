@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import re
 import subprocess
 import sys
 import threading
@@ -11,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from board_agent.networks import Options
 from tests.tuner.export.support import Made, compiled
 from tests.tuner.graph.networks import Net
 from tuner.devices import open_device
@@ -36,6 +39,16 @@ def test_the_wrapper_computes_what_the_module_does(made: Made, threads: int, sha
     for seed in range(4):
         inputs = made.inputs(seed)
         assert _same(network(inputs), module(inputs))
+
+
+def test_the_wrapper_and_the_agent_of_a_board_have_the_options_of_the_header(tiny: Made) -> None:
+    """The library would read beyond a structure that lacks a field."""
+    header = (tiny.folder / f"{tiny.name}.h").read_text()
+    (fields,) = re.findall(rf"typedef struct \{{([^}}]*)\}} {tiny.name}_options;", header)
+    wanted = re.findall(r"^ *(.*?)(\w+);", fields, flags=re.MULTILINE)
+    for options in (wrapper_of(tiny.folder, tiny.name)._Options, Options):
+        found = [(name, kind in (ctypes.c_int, ctypes.c_size_t)) for name, kind in options._fields_]
+        assert found == [(name, kind.strip() in ("int", "size_t")) for kind, name in wanted]
 
 
 def test_eight_threads_share_weights(made: Made) -> None:
