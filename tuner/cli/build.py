@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tuner.cli.built import BuildRequest, described, show, worst
+from tuner.cli.built import BuildRequest, described, show, store_of, worst
 from tuner.cli.checks import InputOption, ToleranceOption, check_of, checks_asked
 from tuner.cli.common import (
     DEFAULT_DB,
@@ -161,7 +161,6 @@ def build_verified(asked: BuildRequest, out: Output) -> dict[str, Any]:
     """
     from tuner.module import BuildOptions, Module, build_placed, load
     from tuner.placement.fallback import present
-    from tuning_db.store import open_db
 
     started = time.perf_counter()
     decided = _from_plan(asked, asked.plan, out) if asked.plan is not None else _decided(asked, out)
@@ -174,7 +173,7 @@ def build_verified(asked: BuildRequest, out: Output) -> dict[str, Any]:
         build_placed(part, used, kinds, directory=folder, store=store, options=BuildOptions(asked.exact))
         return load(folder)
 
-    with open_db(asked.db, create=False, read_only=asked.staging is None) as store:
+    with store_of(asked.db, out, read_only=asked.staging is None) as store:
         stager = None if asked.staging is None else Stager(devices[0], store, asked.staging, out)
         check = check_of(asked.network, graph, asked.checks, rebuild=rebuild, out=out)
         options = BuildOptions(

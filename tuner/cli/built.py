@@ -1,8 +1,11 @@
-"""Says what a build is asked for, and shows what was built. Start at `BuildRequest`."""
+"""Says what a build is asked for, opens its database, and shows what was built. Start at `BuildRequest`."""
 
 from __future__ import annotations
 
+import tempfile
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from tuner.cli.checks import Checks
-from tuner.cli.common import Objective, Output
+from tuner.cli.common import DEFAULT_DB, Objective, Output
 from tuner.cli.network import Network
 from tuner.cli.placing import Placer
 
 if TYPE_CHECKING:
     from tuner.module import Manifest
     from tuner.stages import StageOptions
+    from tuning_db.store import Store
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,24 @@ class BuildRequest:
     portable: bool = False
     objective: Objective = Objective.LATENCY
     max_weights: int | None = None
+
+
+@contextmanager
+def store_of(db: str, out: Output, *, read_only: bool) -> Iterator[Store]:
+    """Open the database that a build reads. Where nobody has tuned yet and none is named, there is an empty one during
+    the block: the configs are those that come with edgetune, and first ones.
+
+    Raises DatabaseError for a database that is named and is not there.
+    """
+    from tuning_db.store import open_db
+
+    if not read_only or db != DEFAULT_DB or Path(db).exists():
+        with open_db(db, create=False, read_only=read_only) as store:
+            yield store
+        return
+    out.remark(f"there is no {db} here: what comes with edgetune is used, which tuning would improve")
+    with tempfile.TemporaryDirectory() as folder, open_db(Path(folder) / db) as store:
+        yield store
 
 
 def described(asked: BuildRequest, manifest: Manifest) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tuner.cli.built import BuildRequest, described, show, worst
+from tuner.cli.built import BuildRequest, described, show, store_of, worst
 from tuner.cli.checks import Checks
 from tuner.cli.common import Output
 from tuner.cli.network import find_model, load_graph
@@ -66,11 +66,10 @@ def open_for_build(asked: BuildRequest, out: Output) -> Device:
 def build_for(asked: BuildRequest, devices: list[Device], options: BuildOptions, out: Output) -> Manifest:
     """Build a module for devices that are not here, from the database, and show the choices."""
     from tuner.module import build_placed
-    from tuning_db.store import open_db
 
     graph = load_graph(asked.network, out, devices)
     used, planned = placed_by(graph, devices, (), None)
-    with open_db(asked.db, create=False, read_only=True) as store:
+    with store_of(asked.db, out, read_only=True) as store:
         manifest = build_placed(graph, used, planned, directory=asked.output, store=store, options=options)
     show(manifest, out)
     return manifest

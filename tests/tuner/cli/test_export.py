@@ -14,7 +14,6 @@ import pytest
 
 from tests.manifests import write_manifest
 from tests.tuner.cli.conftest import Done, everything_under
-from tuning_db.store import open_db
 
 _WITHOUT_US = """
 import json, sys
@@ -28,11 +27,11 @@ print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})))
 
 
 def test_a_model_becomes_a_library(tune: Callable[..., Done], tiny: Path, tmp_path: Path) -> None:
-    """The same outputs as the module's, from a process that has NumPy alone."""
-    with open_db(tmp_path / "edgetune.db"):
-        pass
+    """The same outputs as the module's, from a process that has NumPy alone. Nothing has been tuned."""
     done = tune("export", tiny.name, "-o", "out", "--json")
     assert done.status == 0, done.err
+    assert "there is no edgetune.db here: what comes with edgetune is used" in done.err
+    assert not (tmp_path / "edgetune.db").exists()
     result = done.json()
     assert (result["name"], result["folder"]) == ("tiny", "out")
     assert result["library"] == (tmp_path / "out" / "libtiny.so").stat().st_size < 1 << 20
@@ -47,6 +46,14 @@ def test_a_model_becomes_a_library(tune: Callable[..., Done], tiny: Path, tmp_pa
     assert tune("run", "module", "--input", "x.npz", "--output", "z.npz").status == 0
     with np.load(tmp_path / "y.npz") as made, np.load(tmp_path / "z.npz") as wanted:
         assert {name: made[name].tobytes() for name in made} == {name: wanted[name].tobytes() for name in wanted}
+
+
+def test_a_database_that_is_named_has_to_be_there(tune: Callable[..., Done], tiny: Path, tmp_path: Path) -> None:
+    for command in ("build", "export"):
+        done = tune(command, tiny.name, "-o", "out", "--db", "none.db")
+        assert done.status == 2
+        assert "there is no tuning database at none.db" in done.error
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_module_is_exported_again_over_the_first(tune: Callable[..., Done], exports: Path, tmp_path: Path) -> None:

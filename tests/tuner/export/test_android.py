@@ -19,7 +19,6 @@ from tests.tuner.cli.conftest import run_tune
 from tests.tuner.tiny_network import write_tiny_network
 from tuner.errors import BadInput
 from tuner.export.compiling import toolchain_for
-from tuning_db.store import open_db
 
 LIBRARIES = {
     "c": (
@@ -70,7 +69,6 @@ def kit(tmp_path: Path) -> Path:
 @pytest.mark.night
 def test_an_export_calls_what_android_has(kit: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_tiny_network(tmp_path / "tiny.onnx")
-    open_db(tmp_path / "edgetune.db").close()
     monkeypatch.setenv("ANDROID_NDK_HOME", str(kit))
     done = run_tune("export", "tiny.onnx", "-o", "out", "--target", "aarch64", "--libc", "bionic", cwd=tmp_path)
     assert done.status == 0, done.error
