@@ -19,6 +19,7 @@ import numpy as np
 from tvm import tirx
 from tvm.target import Target
 
+from templates.errors import TemplateFailed
 from templates.registry import Registry
 from templates.space import SearchSpace, Space
 from tuning_db.record import Config, Workload
@@ -177,7 +178,7 @@ def search_space(
     """Return the union of all templates' spaces for a workload, or None if no template applies.
 
     `only` names the templates to keep; if it is None, templates with a tolerance of their own are left out. `exact`
-    leaves out templates that round differently from the direct algorithm (Winograd).
+    leaves out templates that round differently from the direct algorithm (Winograd). Raises TemplateFailed.
     """
     spaces = tuple(_spaces(workload, target, only, exact))
     return SearchSpace(spaces, context_of(workload)) if spaces else None
@@ -186,7 +187,8 @@ def search_space(
 def default_config(workload: Workload, target: Target) -> Config | None:
     """Return the config to use where nothing was measured, or None if no template applies.
 
-    It is the first seed config of `search_space`. Spaces after the one that it belongs to are not built.
+    It is the first seed config of `search_space`. Spaces after the one that it belongs to are not built. Raises
+    TemplateFailed.
     """
     for space in _spaces(workload, target):
         for config in space.seed_configs():
@@ -207,6 +209,9 @@ def _spaces(
             continue
         if (exact and not template.exact) or (only is None and template.tolerance is not None):
             continue
-        space = template.space(workload, target)
+        try:
+            space = template.space(workload, target)
+        except Exception as error:
+            raise TemplateFailed(template.name, error) from error
         if space is not None:
             yield space

@@ -21,6 +21,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+from templates.errors import TemplateFailed
 from tuner.cli import board, bundle, db
 from tuner.cli.common import INTERRUPTED
 from tuner.cli.completion import check_shell
@@ -48,6 +49,7 @@ COMMANDS = (
     "watch",
     "explain",
 )
+_EXPECTED = (TuneError, DatabaseError, TemplateFailed)
 _LONGEST_LINE = 1000  # characters of an error; names in a user's files may have any length
 _NEW_OBJECTS = 10_000  # new objects between two garbage collections; importing TVM makes a million that stay
 # Typer bundles click or uses the installed one, depending on its version. This is the UsageError of the one it uses.
@@ -142,7 +144,9 @@ def execute(argv: Sequence[str]) -> int:
         sys.stdout.flush()
     except Exception as error:
         # A library that calls Python from C++ makes another error of an interrupt, and we a BadInput of that.
-        if _interrupted[0] and (isinstance(error, BadInput) or not isinstance(error, TuneError | DatabaseError)):
+        if _interrupted[0] and (
+            isinstance(error, BadInput) or not isinstance(error, TuneError | DatabaseError | TemplateFailed)
+        ):
             return INTERRUPTED
         known = explain(error)
         if known is None:
@@ -162,7 +166,7 @@ def explain(error: Exception) -> tuple[str, int] | None:
         return _one_line(error), error.exit_status
     if isinstance(error, _UsageError):
         return _explain_usage(error), 2
-    if isinstance(error, DatabaseError):
+    if isinstance(error, DatabaseError | TemplateFailed):
         return _one_line(error), 2
     if isinstance(error, MemoryError):
         return "there is not enough memory for this", 2

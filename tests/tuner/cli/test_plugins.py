@@ -62,6 +62,18 @@ def test_a_broken_template_costs_only_its_own_trials(tune):
     assert task["best_config"]["template"] == "cpu.dense"
 
 
+def test_a_template_that_cannot_make_its_space_ends_the_run_in_one_line(tune, tmp_path):
+    broken = PLUGIN.replace("        return Space(", "        knobs = 1 // 0\n        return Space(")
+    (tmp_path / "mine.py").write_text(broken)
+    line = broken.splitlines().index("        knobs = 1 // 0") + 1
+    done = tune(*OP, "--plugin", "mine.py")
+    assert done.status == 2
+    (*_, said) = done.err.strip().splitlines()
+    assert said.startswith("tune: template user.broken fails to make its space: ZeroDivisionError: ")
+    assert said.endswith(f" (mine.py:{line})")
+    assert "Traceback" not in done.err
+
+
 def test_nothing_beside_a_plugin_takes_another_modules_place(tune, tmp_path):
     """Neither in the command nor in the processes that build."""
     folder = tmp_path / "mine"
