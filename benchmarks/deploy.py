@@ -4,12 +4,13 @@
         [--folder DIR] [--json FILE]
 
 Contenders are our module, its export in Python with NumPy alone ("light") and in C, onnxruntime in Python and in C
-("onnxruntime_c": onnxruntime.c over the library of its wheel), and OpenVINO where it is installed. Each round starts
-every contender once, in a process of its own, and they alternate. `start` is from the begin of a contender's import (in
-C of main) to its first result, in milliseconds. `memory` is the peak of resident memory in MiB; `own` is without what
-Python with NumPy takes by itself. `latency` is the median of the runs of all rounds, in milliseconds. `bytes` is the
-size of the libraries that are loaded. ncnn and LiteRT read formats of their own; networks would have to be converted
-first, so they are left out.
+("onnxruntime_c": onnxruntime.c over the library of its wheel), and OpenVINO and ncnn where they are installed (pip
+install openvino ncnn; pip install --no-deps pnnx, which converts networks for ncnn). Each round starts every contender
+once, in a process of its own, and they alternate. `start` is from the begin of a contender's import (in C of main) to
+its first result, in milliseconds. `memory` is the peak of resident memory in MiB; `own` is without what Python with
+NumPy takes by itself. `latency` is the median of the runs of all rounds, in milliseconds. `bytes` is the size of the
+libraries that are loaded. A network that ncnn cannot run is left out there. LiteRT is left out, as its format is
+converted to by TensorFlow.
 
 In the summary, library_bytes_<model> is the size of our library without weights. start_vs_ort_<model> and
 memory_vs_ort_<model> are those of the light wrapper over onnxruntime's in Python (below 1 is less), and those with
@@ -22,16 +23,18 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
 from models_cpu import machine
 
 MODELS = ("resnet18", "ssd_512_mobilenet1.0")
@@ -60,6 +63,17 @@ elif kind == "onnxruntime":
     options.intra_op_num_threads = int(threads)
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     call = lambda values: session.run(None, values)
+elif kind == "ncnn":
+    import ncnn
+    net = ncnn.Net()
+    net.opt.num_threads = int(threads)
+    net.load_param(f"{path}.param")
+    net.load_model(f"{path}.bin")
+    def call(values):
+        extractor = net.create_extractor()
+        for i, value in enumerate(values.values()):
+            extractor.input(f"in{i}", ncnn.Mat(np.ascontiguousarray(value[0])))
+        return [np.array(extractor.extract(name)[1]) for name in net.output_names()]
 else:
     import openvino
     core = openvino.Core()
@@ -93,6 +107,45 @@ def prepared(model: Path, folder: Path, threads: int, db: str) -> dict[str, Path
     subprocess.run(["make", "-s", "-C", str(export), "example"], check=True)
     found = {"module": module, "light": export, "c": export, "onnxruntime": model, "onnxruntime_c": model}
     return found | ({"openvino": model} if find_spec("openvino") else {})
+
+
+def for_ncnn(model: Path, folder: Path, inputs: Mapping[str, np.ndarray]) -> dict[str, Path]:
+    """Convert a model for ncnn, in single precision. Return what ncnn opens, or nothing where it is not installed or
+    does not compute what onnxruntime does."""
+    converter = find_spec("pnnx")
+    if find_spec("ncnn") is None or converter is None or converter.origin is None:
+        return {}
+    place = folder / "ncnn"
+    place.mkdir(exist_ok=True)
+    shutil.copy(model, place / "net.onnx")
+    shapes = ",".join(str(list(value.shape)).replace(" ", "") for value in inputs.values())
+    command = [Path(converter.origin).with_name("pnnx"), "net.onnx", f"inputshape={shapes}", "fp16=0"]
+    subprocess.run(command, cwd=place, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+    opened = place / "net.ncnn"
+    if opened.with_suffix(".ncnn.bin").exists() and ncnn_is_right(opened, model, inputs):
+        return {"ncnn": opened}
+    print(f"{model.stem}: ncnn is left out, as it does not compute what onnxruntime does")
+    return {}
+
+
+def ncnn_is_right(opened: Path, model: Path, inputs: Mapping[str, np.ndarray]) -> bool:
+    """Return whether ncnn's outputs are onnxruntime's within a hundredth of the largest value."""
+    import ncnn
+    import onnxruntime
+
+    wanted = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"]).run(None, dict(inputs))
+    net = ncnn.Net()
+    net.load_param(f"{opened}.param")
+    net.load_model(f"{opened}.bin")
+    extractor = net.create_extractor()
+    for i, value in enumerate(inputs.values()):
+        extractor.input(f"in{i}", ncnn.Mat(np.ascontiguousarray(value[0])))
+    for name, right in zip(net.output_names(), wanted, strict=False):
+        status, found = extractor.extract(name)
+        values = np.array(found).ravel()
+        if status or values.size != right.size or np.abs(values - right.ravel()).max() > 0.01 * np.abs(right).max():
+            return False
+    return len(net.output_names()) == len(wanted)
 
 
 def onnxruntime_libraries() -> list[Path]:
@@ -159,7 +212,7 @@ def library_bytes(kind: str, path: Path, maps: Sequence[str]) -> int:
         return (path / "libnet.so").stat().st_size
     if kind == "onnxruntime_c":
         return sum(p.stat().st_size for p in onnxruntime_libraries())
-    own = {"module": ("tvm", "module"), "onnxruntime": ("onnxruntime",), "openvino": ("openvino",)}[kind]
+    own = ("tvm", "module") if kind == "module" else (kind,)
     return sum(os.path.getsize(p) for p in maps if any(f"/{o}" in p for o in own) and os.path.exists(p))
 
 
@@ -175,6 +228,7 @@ def measured(model: Path, folder: Path, *, threads: int, rounds: int, db: str) -
     for i, array in enumerate(inputs.values()):
         (folder / f"input{i}.bin").write_bytes(array.tobytes())
     onnxruntime_program(folder)
+    contenders |= for_ncnn(model, folder, inputs)
     found: dict[str, list[dict[str, Any]]] = {kind: [] for kind in contenders}
     for _ in range(rounds):
         for kind, path in contenders.items():
