@@ -147,7 +147,7 @@ def _beside_host(manifest: Manifest) -> Processor | None:
 def _program(directory: Path, manifest: Manifest) -> Program:
     if manifest.program is None:
         raise BadInput(
-            f"{directory}: cannot be exported: it was built by an earlier version, for a GPU, or with stages; "
+            f"{directory}: cannot be exported: it was built by an earlier version, or for a GPU; "
             "export its model: tune export M.onnx --device opencl:0 (or cuda:0)"
         )
     try:

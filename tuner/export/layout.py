@@ -105,6 +105,7 @@ def on_host(program: Program) -> Program:
         outputs=tuple(outputs),
         calls=(*before, *program.calls, *after),
         devices=devices,
+        stages=tuple(replace(stage, first=stage.first + len(before)) for stage in program.stages),
     )
 
 
@@ -112,14 +113,15 @@ def laid_out(program: Program, results: int) -> Layout:
     """Return the places of a program's values, in an arena that is as small as a greedy plan makes it. The program's
     ends are on the host; the caller gives memory for the first `results` of its outputs."""
     host = program.devices.index(HOST)
-    lives, (weights, size) = _lives(program), _weight_offsets(program)
+    steps = _steps(program)
+    lives, (weights, size) = _lives(program, steps), _weight_offsets(program)
     device, buffers = _on_device(
         program, {r: life for r, life in lives.items() if program.values[r].device != host}, weights
     )
     roots = [root for root in lives if root not in weights and program.values[root].device == host]
     spaces = [program.workspaces.get(call.function, Workspace()) for call in program.calls]
     blocks = [Block(bytes_of(program.values[r]), *lives[r]) for r in roots]
-    blocks += [Block(space.whole, at, at) for at, space in enumerate(spaces)]
+    blocks += [Block(space.whole, *step) for step, space in zip(steps, spaces, strict=True)]
     arena = planned(blocks)
     offsets = dict(zip(roots, arena.offsets, strict=False))
     written = [program.values[output].memory for output in program.outputs[:results]]
@@ -173,15 +175,25 @@ def _on_device(
     return DeviceLayout(tuple(buffers), tuple(scratch), size), index
 
 
-def _lives(program: Program) -> dict[int, tuple[int, int]]:
+def _steps(program: Program) -> list[tuple[int, int]]:
+    """Return when each call runs: itself alone, or at the same time as all calls of its stage, from the first to the
+    last."""
+    steps = [(at, at) for at in range(len(program.calls))]
+    for stage in program.stages:
+        for at in stage.calls:
+            steps[at] = stage.calls[0], stage.calls[-1]
+    return steps
+
+
+def _lives(program: Program, steps: Sequence[tuple[int, int]]) -> dict[int, tuple[int, int]]:
     """Return the first and last call at which each value that has memory of its own is needed. A device computes its
     calls in order, so that this holds for values that are not on the host, too."""
     end = len(program.calls)
     lives = dict.fromkeys(program.inputs, (0, 0))
-    for at, call in enumerate(program.calls):
+    for (first, last), call in zip(steps, program.calls, strict=True):
         for operand in call.operands:
             root = program.values[operand].memory
-            lives[root] = lives.get(root, (at, at))[0], at
+            lives[root] = lives.get(root, (first, last))[0], last
     for output in program.outputs:
         root = program.values[output].memory
         lives[root] = lives.get(root, (0, 0))[0], end

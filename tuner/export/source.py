@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.resources import files
+from itertools import accumulate
 
 import tvm_ffi
 
@@ -86,7 +87,9 @@ class Source:
                 *self._sizes(),
                 *self._tables(),
                 *(f"int {_SYMBOL}{k}(void *, const Any *, int32_t, Any *);" for k in kernels_of(self.program, HOST)),
+                *(["#define STAGED"] if self.program.stages else []),
                 filled("network.inc", self.words),
+                *self._groups(),
                 "static int call_kernels(NETWORK(context) *context) {",
                 *self._calls(),
                 "  return STATUS(OK);",
@@ -156,19 +159,46 @@ class Source:
             yield f'  {{{literal(tensor.name)}, "{tensor.dtype}", shape_of_{kind}_{i}, {rank}, {counted}, {size}u}},'
         yield "};"
 
+    @cached_property
+    def _firsts(self) -> tuple[int, ...]:
+        """Return where the operands of each call begin among those of all."""
+        return (0, *accumulate(len(call.operands) for call in self.program.calls))
+
+    def _groups(self) -> Iterable[str]:
+        """Yield a function for each group of calls of a stage, and their tables."""
+        for number, stage in enumerate(self.program.stages):
+            names, at = [f"stage_{number}_{group}" for group in range(len(stage.groups))], stage.first
+            for name, (_, count) in zip(names, stage.groups, strict=True):
+                yield f"static int {name}(NETWORK(context) *context, Workspace *own) {{"
+                yield from (self._call(i, "own") for i in range(at, at + count))
+                yield from ("  return STATUS(OK);", "}")
+                at += count
+            yield f"static const GroupCalls groups_{number}[] = {{{', '.join(names)}}};"
+            yield array_of("int", f"work_{number}", [work for work, _ in stage.groups])
+
     def _calls(self) -> Iterable[str]:
-        first, host = 0, self.program.devices.index(HOST)
+        staged = {stage.first: number for number, stage in enumerate(self.program.stages)}
+        inside = {at for stage in self.program.stages for at in stage.calls}
+        host = self.program.devices.index(HOST)
         for at, call in enumerate(self.program.calls):
-            count = len(call.operands)
+            if at in staged:
+                number = staged[at]
+                yield f"  STAGE({len(self.program.stages[number].groups)}, work_{number}, groups_{number});"
+            if at in inside:
+                continue
             if call.function == COPY:
                 yield self._copy(*call.operands)
             elif self.program.values[call.operands[-1]].device == host:
-                space = self.program.workspaces.get(call.function)
-                size, scratch = (space.whole if space else 0), self.layout.scratch[at]
-                yield f"  CALL({_SYMBOL}{call.function}, {first}, {count}, {scratch}u, {size}u);"
+                yield self._call(at, "&context->whole")
             elif self.tables is not None and at in self.tables.begins:
                 yield f"  LAUNCH({self.tables.begins[at]});"
-            first += count
+
+    def _call(self, at: int, workspace: str) -> str:
+        """Return the call of a kernel of the host, whose own memory the `workspace` describes."""
+        call, scratch = self.program.calls[at], self.layout.scratch[at]
+        space = self.program.workspaces.get(call.function)
+        operands = f"{self._firsts[at]}, {len(call.operands)}"
+        return f"  CALL({workspace}, {_SYMBOL}{call.function}, {operands}, {scratch}u, {space.whole if space else 0}u);"
 
     def _copy(self, source: int, target: int) -> str:
         """Return the copy of a value to another device."""

@@ -10,16 +10,35 @@ from typing import Any
 
 import numpy as np
 
+from tests.tuner.graph.networks import Net
 from tests.tuner.module.test_detector import write_tiny_detector
+from tests.tuner.stages.networks import host, with_threads
 from tests.tuner.tiny_network import write_tiny_network
 from tuner.devices import open_device
 from tuner.export import export
 from tuner.export.checking import wrapper_of
 from tuner.export.compiling import toolchain_for
-from tuner.graph import load_onnx
-from tuner.module import Module, build, load, random_inputs
+from tuner.graph import Placed, load_onnx
+from tuner.module import BuildOptions, Module, build, load, random_inputs
+from tuner.stages import greedy
+from tuner.stages.calls import Calls
+from tuner.stages.rewrite import staged
 
-NETWORKS = {"tiny": write_tiny_network, "detector": write_tiny_detector}
+
+def write_branches(path: Path) -> Path:
+    """Write a network with branches of three, one and two convolutions."""
+    net = Net()
+    x, ends = net.op("Relu", net.input(1, 16, 12, 12, name="data")), []
+    for length in (3, 1, 2):
+        y = x
+        for _ in range(length):
+            y = net.op("Relu", net.conv(y, (16, 16), 3, pads=[1] * 4))
+        ends.append(y)
+    return net.save(path, net.op("Flatten", net.op("Concat", *ends, axis=1)))
+
+
+# "branches" is built in stages.
+NETWORKS = {"tiny": write_tiny_network, "detector": write_tiny_detector, "branches": write_branches}
 
 
 @dataclass(frozen=True)
@@ -63,11 +82,20 @@ def compiled_against(
     return program
 
 
+def in_stages(placed: Placed) -> Placed:
+    """Run all that can be run at the same time, on four threads."""
+    calls = Calls.of(placed)
+    return staged(placed, calls, with_threads(greedy(calls.graph()), 4))
+
+
 def make_exports(folder: Path) -> None:
     """Fill a folder with the modules and the exports of NETWORKS."""
     for name, write in NETWORKS.items():
-        model = write(folder / f"{name}.onnx")
-        build(load_onnx(model), open_device("cpu", 2), folder / f"{name}.module")
+        model = load_onnx(write(folder / f"{name}.onnx"))
+        has_stages = name == "branches"
+        device = host(4) if has_stages else open_device("cpu", 2)
+        options = BuildOptions(arrange=in_stages if has_stages else None)
+        build(model, device, folder / f"{name}.module", options=options)
         export(folder / f"{name}.module", folder / f"{name}.c", name)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import re
 import subprocess
 import sys
@@ -128,13 +129,24 @@ def test_programs(tiny: Made, program: str, tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
 
 
+@pytest.mark.parametrize("program", ["allocations.c", "callers_threads.c"])
+def test_programs_with_stages(exports: Path, program: str, tmp_path: Path) -> None:
+    made = Made(exports / "branches.module", tmp_path / "out", "tiny")
+    assert len(json.loads((made.module / "program.json").read_text())["stages"]) == 2
+    export(made.module, made.folder, made.name, check=check_nothing)
+    binary = compiled(made, SOURCES / program, tmp_path / "program", flags=["-std=gnu11"])
+    done = subprocess.run([str(binary), str(made.folder / "tiny.weights")], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("network", ["tiny", "branches"])
 @pytest.mark.parametrize("sanitizers", ["address,undefined", "thread"])
-def test_sanitizers_find_nothing(exports: Path, sanitizers: str, tmp_path: Path) -> None:
+def test_sanitizers_find_nothing(exports: Path, network: str, sanitizers: str, tmp_path: Path) -> None:
     flag = f"-fsanitize={sanitizers}"
     flags = [flag, "-g", "-fno-sanitize-recover=all"]
-    export(exports / "tiny.module", tmp_path / "out", "tiny", flags=flags, check=check_nothing)
-    made = Made(exports / "tiny.module", tmp_path / "out", "tiny")
+    made = Made(exports / f"{network}.module", tmp_path / "out", "tiny")
+    export(made.module, made.folder, made.name, flags=flags, check=check_nothing)
     binary = compiled(made, SOURCES / "contexts.c", tmp_path / "contexts", flags=[flag, "-std=gnu11"])
     done = subprocess.run([str(binary), str(made.folder / "tiny.weights")], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

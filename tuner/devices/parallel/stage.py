@@ -33,17 +33,22 @@ def stage_arguments(groups: Iterable[tuple[int, Sequence[Kernel]]]) -> list[Any]
     return found
 
 
-def groups_of(arguments: Sequence[Any]) -> Iterator[list[Kernel]]:
-    """Yield the kernels of each group, from a stage's arguments."""
+def groups_of(arguments: Sequence[Any]) -> Iterator[tuple[int, list[Kernel]]]:
+    """Yield the work and the kernels of each group, from a stage's arguments."""
     left = iter(arguments)
 
     def kernel() -> Kernel:
-        count, name, function = next(left), next(left), next(left)
+        count, name, function = int(next(left)), next(left), next(left)
         return str(name), function, [next(left) for _ in range(count)]
 
-    for _ in range(next(left)):
-        _work, kernels = next(left), next(left)
-        yield [kernel() for _ in range(kernels)]
+    for _ in range(int(next(left))):
+        work, kernels = int(next(left)), int(next(left))
+        yield work, [kernel() for _ in range(kernels)]
+
+
+def _kernels(arguments: Sequence[Any]) -> Iterator[Kernel]:
+    """Yield the kernels of all groups, from a stage's arguments."""
+    return chain.from_iterable(kernels for _, kernels in groups_of(arguments))
 
 
 def offer_stages(pool: Pool | None) -> None:
@@ -56,7 +61,7 @@ def offer_stages(pool: Pool | None) -> None:
 
 
 def _in_order(*arguments: Any) -> None:
-    for _, function, operands in chain.from_iterable(groups_of(arguments)):
+    for _, function, operands in _kernels(arguments):
         function(*operands)
 
 
@@ -67,7 +72,7 @@ def one_by_one(instrument: Callable[..., int]) -> Callable[..., int]:
     def watch(function: Any, name: str, before: bool, result: Any, *arguments: Any) -> int:
         if name != STAGE:
             return instrument(function, name, before, result, *arguments)
-        for kernel, compute, operands in chain.from_iterable(groups_of(arguments)):
+        for kernel, compute, operands in _kernels(arguments):
             if instrument(compute, kernel, True, None, *operands) != VMInstrumentReturnKind.SKIP_RUN:
                 instrument(compute, kernel, False, compute(*operands), *operands)
         return VMInstrumentReturnKind.SKIP_RUN

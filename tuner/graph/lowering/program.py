@@ -14,6 +14,7 @@ from typing import Any
 from tvm import relax
 from tvm.ir import Call, GenericConst, GlobalVar, IRModule, Var
 
+from tuner.devices.parallel.stage import STAGE, groups_of
 from tuner.devices.stopwatch import COPY
 from tuner.graph.ir.bindings import dtype_of, shape_of
 from tuner.graph.ir.simplify import is_call
@@ -46,8 +47,23 @@ class KernelCall:
 
 
 @dataclass(frozen=True)
+class Stage:
+    """Calls of a program that run at the same time, in groups (see tuner.stages). `first` is the index of its first
+    call. `groups` has, for each group of successive calls, its work, in proportion to which it gets threads, and how
+    many calls it has."""
+
+    first: int
+    groups: tuple[tuple[int, int], ...]
+
+    @property
+    def calls(self) -> range:
+        """Return the indices of its calls."""
+        return range(self.first, self.first + sum(count for _, count in self.groups))
+
+
+@dataclass(frozen=True)
 class Program:
-    """The kernel calls of an inference, in order.
+    """The kernel calls of an inference, in order, but for those of a stage, which run at the same time.
 
     `inputs`, `constants` and `outputs` are indices of `values`. `workspaces` has the memory that kernels of a CPU take
     for themselves, by function. `devices` are kinds of devices, such as "cpu". `launches` has what kernels of other
@@ -62,6 +78,7 @@ class Program:
     workspaces: Mapping[str, Workspace] = field(default_factory=dict)
     devices: tuple[str, ...] = ("cpu",)
     launches: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    stages: tuple[Stage, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Return a dictionary for JSON, which `from_dict` reads."""
@@ -82,7 +99,13 @@ class Program:
             workspaces={str(name): Workspace(**sizes) for name, sizes in data["workspaces"].items()},
             devices=tuple(map(str, data["devices"])),
             launches={str(name): dict(described) for name, described in data["launches"].items()},
+            stages=tuple(
+                Stage(int(s["first"]), tuple((int(work), int(count)) for work, count in s["groups"]))
+                for s in data.get("stages", ())  # earlier versions had none
+            ),
         )
+        if any(stage.calls.stop > len(program.calls) or stage.first < 0 for stage in program.stages):
+            raise ValueError("a call that is named does not exist")
         named = (*program.inputs, *program.constants, *program.outputs, *(v.memory for v in program.values))
         if not all(0 <= i < len(program.values) for i in (*named, *(o for c in program.calls for o in c.operands))):
             raise ValueError("a value that is named does not exist")
@@ -106,6 +129,7 @@ class _Reader:
         self._main = main
         self._values: list[Value] = []
         self._calls: list[KernelCall] = []
+        self._stages: list[Stage] = []
         self._held: dict[Var, Any] = {}  # the index of a variable's value; a list of them for a tuple
 
     def program(self, inputs: int) -> Program:
@@ -122,6 +146,7 @@ class _Reader:
             tuple(parameters[inputs:]),
             tuple(outputs if isinstance(outputs, list) else [outputs]),
             tuple(self._calls),
+            stages=tuple(self._stages),
         )
 
     def _new(self, expr: Any, memory: int | None = None) -> int:
@@ -140,9 +165,9 @@ class _Reader:
         if is_call(value, "reshape"):
             return self._new(var, self._values[self._of(value.args[0])].memory)
         if isinstance(value, Call) and isinstance(value.op, GlobalVar):
-            operands = self._flat(value.args)
-            self._calls.append(KernelCall(value.op.name_hint, tuple(operands)))
-            return operands[-1]
+            return self._call(value.op, value.args)
+        if isinstance(value, Call) and getattr(value.op, "global_symbol", "") == STAGE:
+            return self._stage(value.args)
         if isinstance(value, Call) and getattr(value.op, "global_symbol", "") == COPY:
             source, target = self._flat(value.args)
             self._calls.append(KernelCall(COPY, (source, target)))
@@ -150,6 +175,19 @@ class _Reader:
         if isinstance(value, Call):
             raise NoProgramError(f"it calls {value.op}")
         return self._of(value)
+
+    def _call(self, function: GlobalVar, arguments: Sequence[Any]) -> int:
+        operands = self._flat(arguments)
+        self._calls.append(KernelCall(function.name_hint, tuple(operands)))
+        return operands[-1]
+
+    def _stage(self, arguments: Sequence[Any]) -> None:
+        first, groups = len(self._calls), []
+        for work, kernels in groups_of(arguments):
+            for _, function, operands in kernels:
+                self._call(function, operands)
+            groups.append((work, len(kernels)))
+        self._stages.append(Stage(first, tuple(groups)))
 
     def _of(self, expr: Any) -> Any:
         if isinstance(expr, Var):
