@@ -58,7 +58,7 @@ def command(
         check_parent_writable(path)
     with Output(as_json) as out:
         from tuner.arrays import read_arrays, write_arrays
-        from tuner.export.on_board import BoardNetwork
+        from tuner.module import Module
 
         given = None if input is None else read_arrays(input)
         with _opened(module, device, out) as loaded:
@@ -69,7 +69,7 @@ def command(
             _show(outputs, out)
             if output is not None:
                 out.show(f"wrote {output}")
-            if trace is not None and not isinstance(loaded, BoardNetwork):
+            if trace is not None and isinstance(loaded, Module):
                 _write_trace(module, loaded, inputs, path=trace, out=out)
             out.result(
                 {
@@ -109,9 +109,9 @@ def _drawn(loaded: Module | BoardNetwork, out: Output) -> dict[str, np.ndarray]:
 
 def _run(loaded: Module | BoardNetwork, inputs: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], float]:
     """Run a module once. Return its outputs and its seconds, on the board if it is there."""
-    from tuner.export.on_board import BoardNetwork
+    from tuner.module import Module
 
-    if isinstance(loaded, BoardNetwork):
+    if not isinstance(loaded, Module):
         return loaded.run(inputs)
     start = time.perf_counter()
     return loaded(inputs), time.perf_counter() - start
