@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,13 +22,15 @@ from board_agent.timing import Repetition
 from templates.reference import relative_error
 from tuner.arrays import write_arrays
 from tuner.errors import BadInput
-from tuner.export.on_board import BoardNetwork
 from tuner.measure.scratch import Scratch
 from tuner.module import Manifest, Sizes, in_order_of, read_manifest, tolerance_for
 from tuner.report.alternation import Contender, ContenderFailed, alternate
 from tuner.report.contender import Spec
 from tuner.report.operators import Profile
 from tuner.report.peers import OURS, available, peer_named
+
+if TYPE_CHECKING:
+    from tuner.export.on_board import BoardNetwork
 
 ROUNDS = 10
 BLOCK_SECONDS = 0.4
