@@ -54,7 +54,7 @@ class RaceDetector:
 
     def instrument(self, function: Any, name: str, before: bool, _result: Any, *arguments: Any) -> int:
         if before and name == STAGE:
-            for group in groups_of(arguments):
+            for _, group in groups_of(arguments):
                 self._calls.append((ASIDE, None, ()))
                 self._calls += [(kernel, compute, tuple(map(_seen, given))) for kernel, compute, given in group]
             self._calls.append((JOIN, None, ()))
