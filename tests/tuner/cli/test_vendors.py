@@ -16,6 +16,7 @@ from tests.tuner.cli.conftest import Done, everything_under, result_and_referenc
 from tests.tuner.tiny_network import write_tiny_network
 from tuner.graph import fuse, load_onnx
 from tuner.module import load, operator_errors, random_inputs
+from tuning_db.store import open_db
 
 ORT = ("--vendor", "onnxruntime")
 TEMPLATES = ("vendor.conv2d_onnxruntime", "vendor.dense_onnxruntime")
@@ -126,6 +127,8 @@ def test_a_library_on_an_opencl_device(tune, tiny, tmp_path: Path) -> None:
     only = ("--template", "vendor.conv2d_clblast", "--template", "vendor.dense_clblast", "--template", "gpu.depthwise")
     tuned = tune("model", tiny.name, *words, *only, "--trials", 16)
     assert tuned.status == 0, tuned.err
+    with open_db(tmp_path / "t.db", read_only=True) as store:
+        assert [t.failure for t in store.trials() if t.failure] == []
     built = tune("build", tiny.name, *words, "-o", "out")
     assert built.status == 0, built.err
     assert "kernels: 1 ours, 3 clblast" in built.err + built.out
