@@ -28,7 +28,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
@@ -96,6 +96,15 @@ print(json.dumps(found))
 
 def tune(*words: object) -> None:
     subprocess.run([sys.executable, "-m", "tuner", *map(str, words)], check=True, stdout=subprocess.DEVNULL)
+
+
+def zoo_files(names: Iterable[str], folder: Path) -> list[Path]:
+    """Return networks of the zoo as files in a folder. Those that are missing are written."""
+    files = [folder / f"{name}.onnx" for name in names]
+    for file in files:
+        if not file.exists():
+            tune("zoo", file.stem, "-o", file)
+    return files
 
 
 def prepared(model: Path, folder: Path, threads: int, db: str) -> dict[str, Path]:
@@ -272,12 +281,7 @@ def run(options: argparse.Namespace, folder: Path) -> None:
     db = options.db or str(folder / "empty.db")
     if options.db is None:
         open_db(Path(db)).close()
-    files = [Path(name) for name in options.onnx.split(",") if name]
-    if not files:
-        for name in options.only.split(","):
-            files.append(folder / f"{name}.onnx")
-            if not files[-1].exists():
-                tune("zoo", name, "-o", files[-1])
+    files = [Path(name) for name in options.onnx.split(",") if name] or zoo_files(options.only.split(","), folder)
     rows: list[dict[str, Any]] = []
     summary: dict[str, float] = {}
     print("         model       contender    start ms  memory MiB     own MiB  latency ms           bytes")

@@ -16,8 +16,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -25,14 +25,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from deploy import MODELS, tune, zoo_files
 from models_cpu import machine
 
-MODELS = ("resnet18", "ssd_512_mobilenet1.0")
 EMULATORS = {"aarch64": "qemu-aarch64", "armv7a": "qemu-arm", "riscv64": "qemu-riscv64", "x86_64": "qemu-x86_64"}
-
-
-def tune(*words: object) -> None:
-    subprocess.run([sys.executable, "-m", "tuner", *map(str, words)], check=True, stdout=subprocess.DEVNULL)
 
 
 def example(export: Path, machine_name: str, program: Path) -> None:
@@ -59,7 +55,7 @@ def in_a_bare_root(model: Path, folder: Path, inputs: Mapping[str, np.ndarray], 
     tune("export", folder / "module", "-o", folder / "musl", "--name", "net", "--libc", "musl")
     root = folder / "root"
     root.mkdir(exist_ok=True)
-    example(folder / "musl", "x86_64", root / "example")
+    example(folder / "musl", platform.machine(), root / "example")
     (root / "net.weights").write_bytes((folder / "musl" / "net.weights").read_bytes())
     for i, array in enumerate(inputs.values()):
         (root / f"{i}.bin").write_bytes(array.tobytes())
@@ -87,8 +83,7 @@ def emulated(model: Path, folder: Path, inputs: Mapping[str, np.ndarray], target
 
     export, work = folder / target, folder / f"{target}.work"
     work.mkdir(exist_ok=True)
-    words = ("export", model, "-o", export, "--name", "net", "--target", target, "--libc", "musl", "--db", db)
-    tune(*words)
+    tune("export", model, "-o", export, "--name", "net", "--target", target, "--libc", "musl", "--db", db)
     machine_name = machine_of(cpu_elsewhere(target).target)
     example(export, machine_name, work / "example")
     for i, array in enumerate(inputs.values()):
@@ -137,10 +132,7 @@ def main() -> None:
         db = str(folder / "empty.db")
         open_db(Path(db)).close()
         files = [Path(name) for name in options.onnx.split(",") if name]
-        for name in filter(None, options.only.split(",")):
-            files.append(folder / f"{name}.onnx")
-            if not files[-1].exists():
-                tune("zoo", name, "-o", files[-1])
+        files += zoo_files(filter(None, options.only.split(",")), folder)
         rows: list[dict[str, Any]] = []
         for file in files:
             (folder / file.stem).mkdir(exist_ok=True)

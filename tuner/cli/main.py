@@ -144,9 +144,7 @@ def execute(argv: Sequence[str]) -> int:
         sys.stdout.flush()
     except Exception as error:
         # A library that calls Python from C++ makes another error of an interrupt, and we a BadInput of that.
-        if _interrupted[0] and (
-            isinstance(error, BadInput) or not isinstance(error, TuneError | DatabaseError | TemplateFailed)
-        ):
+        if _interrupted[0] and (isinstance(error, BadInput) or not isinstance(error, _EXPECTED)):
             return INTERRUPTED
         known = explain(error)
         if known is None:

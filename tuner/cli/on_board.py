@@ -38,11 +38,16 @@ def is_on_board(device: str) -> bool:
     return device.startswith("board:")
 
 
+def _is_refused(device: str) -> bool:
+    """Tell whether a device of boards is none that networks are built for: several, or CUDA's."""
+    return bool({",", "+"} & set(device)) or "/cuda" in device
+
+
 def check_board(device: str | None) -> None:
     """Raise BadInput unless a device is a CPU or an OpenCL device of one board, or None."""
     if device is None:
         return
-    if not is_on_board(device) or {",", "+"} & set(device) or "/cuda" in device:
+    if not is_on_board(device) or _is_refused(device):
         raise BadInput(
             f"--device {device}: give board:NAME or board:NAME/opencl:N, of one board (otherwise a module runs here, "
             "on what it was built for)"
@@ -53,7 +58,7 @@ def open_for_build(asked: BuildRequest, out: Output) -> Device:
     """Open the device of a board that a network is built for. Raises BadInput for options that boards lack."""
     from tuner.devices.board import open_to_build
 
-    if {",", "+"} & set(asked.device) or "/cuda" in asked.device:
+    if _is_refused(asked.device):
         raise BadInput(f"--device {asked.device}: networks are built for the CPU or an OpenCL device of one board")
     if asked.unwanted or asked.plan or asked.memory is not None or asked.staging or asked.placer:
         raise BadInput(

@@ -101,7 +101,7 @@ def emulated(made: MadeForCuda) -> Iterator[Emulated]:
 
 
 def expected_launches(program: Program) -> list[str]:
-    """What a run has to compute, in order, from what the module says of each function."""
+    """Return what a run has to compute, in order, from what the module says of each function."""
     called = [call.function for call in program.calls if call.function in program.launches]
     launches = [launch for function in called for launch in program.launches[function]["launches"]]
     return [" ".join([x["kernel"], *(",".join(map(str, x[shape])) for shape in ("groups", "items"))]) for x in launches]
@@ -179,7 +179,7 @@ FAULTS = (
 
 
 def refusal(made: MadeForCuda, **options: Any) -> str:
-    """What is said where no network can be made; nothing of it is left."""
+    """Return what is said where no network can be made; nothing of it is left."""
     wrapper = wrapper_of(made.folder, "net")
     try:
         wrapper.Network(driver=made.driver, **options)
@@ -218,7 +218,7 @@ def test_devices_are_counted(made: MadeForCuda) -> None:
 
 
 def test_a_driver_without_a_function(made: MadeForCuda, tmp_path: Path) -> None:
-    """In a process of its own, as a library that is loaded keeps its driver."""
+    """A process of its own runs it, as a library that is loaded keeps its driver."""
     (tmp_path / "old.c").write_text("int cuInit(unsigned flags) { return (int)flags; }\n")
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", str(tmp_path / "old.so"), str(tmp_path / "old.c")], check=True)
     for driver, said in (("old.so", "lacks the function cuGetErrorString"), ("none.so", "cannot be opened")):
@@ -240,7 +240,7 @@ def test_no_driver(made: MadeForCuda, tmp_path: Path) -> None:
 
 
 def test_numbers_and_shared_memory(tmp_path: Path) -> None:
-    """With sanitizers, which find no leak either, whatever fails."""
+    """Sanitizers find nothing, no leak either, whatever fails."""
     images = """
 #include "cuda.h"
 static void scale(float *out, const float *by, int first, float more) {

@@ -108,7 +108,7 @@ def test_what_can_be_wrong(made: MadeForDevice) -> None:
 
 
 def test_another_driver(made: MadeForDevice, tmp_path: Path) -> None:
-    """In a process of its own, as a library that is loaded keeps its driver."""
+    """A process of its own runs it, as a library that is loaded keeps its driver."""
     code = f"import net; net.Network(driver={str(tmp_path / 'none.so')!r})"
     done = subprocess.run([sys.executable, "-c", code], cwd=made.folder, capture_output=True, text=True, check=False)
     assert done.returncode == 1

@@ -71,5 +71,5 @@ class Emulated:
         return int(getattr(self._library, f"emulated_{what}")())
 
     def launches(self) -> list[str]:
-        """What was computed since the last call: a kernel, its groups and its items, each."""
+        """Return what was computed since the last call: a kernel, its groups and its items, each."""
         return self._library.emulated_launches().decode().splitlines()
