@@ -6,7 +6,8 @@
 Contenders are our module, its export in Python with NumPy alone ("light") and in C, onnxruntime in Python and in C
 ("onnxruntime_c": onnxruntime.c over the library of its wheel), and OpenVINO and ncnn where they are installed (pip
 install openvino ncnn; pip install --no-deps pnnx, which converts networks for ncnn). Each round starts every contender
-once, in a process of its own, and they alternate. `start` is from the begin of a contender's import (in C of main) to
+once, in a process of its own, and they alternate. All compute in single precision (OpenVINO by itself takes bfloat16
+where the processor has it). `start` is from the begin of a contender's import (in C of main) to
 its first result, in milliseconds. `memory` is the peak of resident memory in MiB; `own` is without what Python with
 NumPy takes by itself. `latency` is the median of the runs of all rounds, in milliseconds. `bytes` is the size of the
 libraries that are loaded. A network that ncnn cannot run is left out there. LiteRT is left out, as its format is
@@ -67,6 +68,7 @@ elif kind == "ncnn":
     import ncnn
     net = ncnn.Net()
     net.opt.num_threads = int(threads)
+    net.opt.use_fp16_packed = net.opt.use_fp16_storage = net.opt.use_fp16_arithmetic = net.opt.use_bf16_storage = False
     net.load_param(f"{path}.param")
     net.load_model(f"{path}.bin")
     def call(values):
@@ -77,7 +79,8 @@ elif kind == "ncnn":
 else:
     import openvino
     core = openvino.Core()
-    compiled = core.compile_model(path, "CPU", {"INFERENCE_NUM_THREADS": int(threads), "PERFORMANCE_HINT": "LATENCY"})
+    properties = {"INFERENCE_NUM_THREADS": int(threads), "PERFORMANCE_HINT": "LATENCY"}
+    compiled = core.compile_model(path, "CPU", properties | {"INFERENCE_PRECISION_HINT": "f32"})
     request = compiled.create_infer_request()
     call = lambda values: request.infer(values, share_inputs=True)
 call(inputs)
