@@ -90,6 +90,9 @@ def test_no_function_of_the_c_library_is_called(name: str, mcpu: str) -> None:
     assembly = str(build(scheduled(name, 64), target).inspect_source("asm"))
     assert f"{name}f" not in assembly
     assert "expf" not in assembly
+    assert "ldexp" not in assembly
+    if name == "exp" and mcpu == "x86-64-v4":
+        assert "vscalefps" in assembly
 
 
 def test_other_types_and_targets_are_left() -> None:
