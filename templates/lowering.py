@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import tvm
+import tvm_ffi
 from tvm import tirx
+from tvm.s_tir.pipeline import default_s_tir_pipeline
 from tvm.target import Target
+from tvm.tirx.compilation_pipeline import register_tir_pipeline
 
 from templates.vector_math import with_vector_math
+
+# What an array of scope "local" may take of a CPU's stack. Those that registers hold are smaller; threads of musl have
+# 128 KiB of stack.
+_MOST_STACK_BYTES = 1 << 13
+PIPELINE = "edgetune"  # by this name tvm.tirx.build and relax.build find TVM's pipeline with `_on_stack` in it
 
 
 def build(func: tirx.PrimFunc, target: Target) -> Any:
     """Compile a scheduled function and return the compiled module. Raises what TVM raises."""
     with lowering_context():
-        return tvm.tirx.build(with_vector_math(func, target), target=target)
+        return tvm.tirx.build(with_vector_math(func, target), target=target, pipeline=PIPELINE)
 
 
 def lowering_context(*instruments: Any) -> tvm.transform.PassContext:
@@ -26,3 +35,32 @@ def lowering_context(*instruments: Any) -> tvm.transform.PassContext:
     """
     config = {"tirx.disable_assert": True, "tirx.disable_cse_tir": True, "tirx.use_async_copy": True}
     return tvm.transform.PassContext(config=config, instruments=list(instruments))
+
+
+def _pipeline() -> tuple[Any, Any, Any]:
+    lower, finish_host, finish_devices = default_s_tir_pipeline()
+    on_stack = tirx.transform.prim_func_pass(_on_stack, opt_level=0)
+    return lower, lambda: tvm.ir.transform.Sequential([on_stack, finish_host()]), finish_devices
+
+
+register_tir_pipeline(PIPELINE, _pipeline)
+
+
+def _on_stack(func: tirx.PrimFunc, _module: Any, _context: Any) -> tirx.PrimFunc:
+    """Return a function for a CPU whose small arrays of scope "local" stay on the stack.
+
+    TVM would take their memory from the runtime. LLVM keeps such an array in registers as well, but it cannot know that
+    nobody reads the memory: it stores every value there, and clears the memory for every register tile.
+    """
+    body = tvm_ffi.structural_map(func.body, [(tirx.AllocBuffer, _kept)])
+    return func if body.same_as(func.body) else func.with_body(body)
+
+
+def _kept(allocation: Any) -> Any:
+    buffer = allocation.buffer
+    if buffer.scope() != "local" or not all(isinstance(n, tirx.IntImm) for n in buffer.shape):
+        return allocation
+    values = math.prod(int(n) for n in buffer.shape)
+    if values * tvm.DataType(str(buffer.dtype)).itemsize > _MOST_STACK_BYTES:
+        return allocation
+    return tirx.AllocBuffer(buffer, {**allocation.annotations, "disable_lower_builtin": tirx.const(1, "int32")})
