@@ -52,6 +52,7 @@ def _by_rows(sch: Schedule, names: list[str], depth: int) -> Schedule | None:
         inner = extents_of(sch, sch.get_loops(block)[1:])
         if -1 in inner or rows * prod(inner) != prod(before) or len(inner) != len(before):
             return None
+        sch.set_scope(block, 0, "local")
         values += prod(inner)
     if values > _MAX_ROW_VALUES:
         return None
