@@ -96,6 +96,34 @@ def test_for_its_opencl_device(thin: str, folder: Path) -> None:
     assert (lacking.status, "there is no device opencl:99 here" in lacking.error) == (2, True)
 
 
+@pytest.mark.slow
+def test_for_its_opencl_device_and_its_processor(thin: str, folder: Path) -> None:
+    """The dense layer falls back to the CPU, in each way of naming both devices."""
+    both, built = f"{thin},cpu", ("--fallback", "dense", "--threads", 1, "--write-placement", "p.json")
+    done = run_tune("build", "net.onnx", "--device", both, *built, "-o", "net.tuned", "--json", cwd=folder)
+    assert done.status == 0, done.err
+    said = done.json()
+    assert (said["devices"], said["threads"], said["board"]["device"]) == (["opencl:0", "cpu"], 1, both)
+    assert [(o["workload"]["op"], o["device"]) for o in said["operators"]] == [("conv2d", 0)] * 3 + [("dense", 1)]
+    assert 0 < max(said["relative_error"].values()) < 1e-4
+    assert "1 of 7 steps are computed by the CPU" in done.err
+    here = _outputs(folder)
+    for device in (both, f"{thin},board:thin"):
+        there = _outputs(folder, "--device", device)
+        assert all(value.tobytes() == here[name].tobytes() for name, value in there.items())
+    timed = run_tune("bench", "net.tuned", "--device", both, "--rounds", 2, "--minutes", 0.002, "--json", cwd=folder)
+    assert (timed.status, len(timed.json()["ours"]["block_seconds"])) == (0, 2), timed.err
+    for model in ("net.tuned", "net.onnx"):
+        exported = run_tune("export", model, "--device", both, "-o", "net.c", "--json", cwd=folder)
+        assert exported.status == 0, exported.err
+        assert exported.json()["checked"]["device"] == both
+    words = ("--device", both, "--placement", "p.json", "-o", "again", "--json")
+    again = run_tune("build", "net.onnx", *words, cwd=folder)
+    assert [o["device"] for o in again.json()["operators"]] == [0, 0, 0, 1], again.err
+    refused = run_tune("run", "net.tuned", "--device", "board:thin", cwd=folder)
+    assert (refused.status, "was built for opencl:0 and cpu, not for board:thin" in refused.error) == (2, True)
+
+
 def test_one_that_is_too_far_off_is_not_put_in_place(board: str, folder: Path) -> None:
     done = run_tune("build", "net.onnx", "--device", board, "-o", "net.tuned", "--tolerance", "1e-12", cwd=folder)
     assert done.status == 4
@@ -134,7 +162,8 @@ def test_a_module_of_this_machine_runs_there(board: str, tiny: Made, folder: Pat
     ("words", "line"),
     [
         (["run", "MODULE", "--device", "cpu"], "--device cpu: give board:NAME"),
-        (["run", "MODULE", "--device", "board:pi+other"], "give board:NAME or board:NAME/opencl:N, of one board"),
+        (["run", "MODULE", "--device", "board:pi+other"], "networks are built for one board at a time: name one"),
+        (["run", "MODULE", "--device", "board:pi,cpu"], "an OpenCL device of one board, or for both"),
         (["run", "MODULE", "--device", "board:pi/opencl:0"], "was built for cpu, not for board:pi/opencl:0"),
         (
             ["run", "MODULE", "--device", "board:pi", "--trace", "t.json"],
@@ -148,8 +177,10 @@ def test_a_module_of_this_machine_runs_there(board: str, tiny: Made, folder: Pat
             ["build", "net.onnx", "-o", "m", "--device", "board:pi", "--stages", "auto"],
             "are for devices of this machine",
         ),
-        (["build", "net.onnx", "-o", "m", "--device", "board:pi", "--memory", "9"], "are for devices of this machine"),
-        (["build", "net.onnx", "-o", "m", "--device", "board:pi/opencl:0,board:pi"], "OpenCL device of one board"),
+        (["build", "net.onnx", "-o", "m", "--device", "board:pi", "--fallback", "dense"], "to what? Name the CPU"),
+        (["build", "net.onnx", "-o", "m", "--device", "board:pi,board:pi/opencl:0"], "OpenCL device of one board"),
+        (["build", "net.onnx", "-o", "m", "--device", "board:pi/opencl:0,board:other"], "for one board at a time"),
+        (["build", "net.onnx", "-o", "m", "--device", "board:pi/cuda:0,cpu"], "OpenCL device of one board"),
         (
             ["export", "MODULE", "-o", "m", "--device", "board:pi/opencl:0"],
             "was built for cpu, not for board:pi/opencl",

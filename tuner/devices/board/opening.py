@@ -10,11 +10,19 @@ from tvm.target import Target
 from tuner.devices.base import Device
 from tuner.devices.board.boards import Boards
 from tuner.devices.board.link import BoardBusy, BoardGone, KernelDied, Link
-from tuner.devices.board.names import boards_of, kind_on_board, name_on_board, on_board, place_on_board
+from tuner.devices.board.names import (
+    boards_of,
+    kind_on_board,
+    name_on_board,
+    on_board,
+    place_on_board,
+    places_on_board,
+)
 from tuner.devices.board.notices import Notices
 from tuner.errors import BadInput
 from tuning_db.record import DeviceKey
 
+_CPU = "cpu"
 _MEMORY_BYTES = 1 << 30  # what asking a driver may take
 
 
@@ -49,20 +57,24 @@ def alike(one: DeviceKey, other: DeviceKey) -> bool:
     return (one.family, one.model, one.attrs.get("threads")) == (other.family, other.model, other.attrs.get("threads"))
 
 
-def open_to_build(name: str, threads: int | None, notice: Callable[[str], object]) -> Device:
-    """Open a device of one board to build networks for it. The device is named as it is on the board, and a GPU's code
-    for the host is code for the board's CPU. `notice` is told where the board's turn is waited for.
+def open_to_build(names: str, threads: int | None, notice: Callable[[str], object]) -> list[Device]:
+    """Open devices of one board to build networks for them (see `places_on_board`). They are named as they are on the
+    board, and a GPU's code for the host is code for the board's CPU. `threads` is for the CPU. `notice` is told where
+    the board's turn is waited for.
 
-    Raises BadInput as `open_board` does, and for several boards.
+    Raises BadInput as `open_board` and `places_on_board` do.
     """
-    board, there = place_on_board(name)
-    if len(boards_of(name)) > 1:
-        raise BadInput(f"device {name}: networks are built for one board at a time: name one")
-    device = open_board(name, threads, notice)
-    if kind_on_board(name).is_cpu:
-        return replace(device, name=there)
-    host = open_board(name_on_board(board, "cpu"), 1).target
-    return replace(device, name=there, target=Target(device.target, host))
+    board, places = places_on_board(names)
+    with_cpu = _CPU in places
+    host = open_board(name_on_board(board, _CPU), threads if with_cpu else 1, notice)
+    opened = []
+    for place in places:
+        if place == _CPU:
+            opened.append(replace(host, name=place))
+        else:
+            device = open_board(name_on_board(board, place), None if with_cpu else threads, notice)
+            opened.append(replace(device, name=place, target=Target(device.target, host.target)))
+    return opened
 
 
 def _opened(name: str, link: Link, threads: int | None, notices: Notices) -> Device:
