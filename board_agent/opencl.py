@@ -209,6 +209,7 @@ def _described(device: Any) -> dict[str, Any]:
         "native_float_lanes": device.native_vector_width_float,
         "preferred_float_lanes": device.preferred_vector_width_float,
         "library": "",
+        "host_memory": bool(device.host_unified_memory),
         "cache_bytes": device.global_mem_cache_size,
     }
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tuner.cli.built import BuildRequest, Decided, decide, described, show, store_of, worst
+from tuner.cli.built import BuildRequest, Decided, decide, decided_by, described, show, store_of, worst
 from tuner.cli.checks import InputOption, ToleranceOption, check_of, checks_asked
 from tuner.cli.common import (
     DEFAULT_DB,
@@ -207,17 +207,12 @@ def _from_plan(asked: BuildRequest, plan: Path, out: Output) -> Decided:
     Raises BadInput if a device is not here, or if the options ask for other devices.
     """
     from tuner.devices import kind_of, open_device
-    from tuner.placement.plan_file import load_plan, read_plan
-    from tuner.vendors import open_vendor, vendor_of
+    from tuner.placement.plan_file import load_plan
 
     said = load_plan(plan)
     if asked.unwanted or asked.device not in (DEFAULT_DEVICE, ",".join(d["name"] for d in said["devices"])):
         raise BadInput("--plan says which device computes what: leave --device and --fallback away")
-    kernels = [step["kernel"] for step in said["steps"] if isinstance(step.get("kernel"), dict)]
-    for library in filter(None, (vendor_of(str(kernel.get("template"))) for kernel in kernels)):
-        open_vendor(library)
     devices = [
         open_device(d["name"], d["threads"] if kind_of(d["name"]).takes_threads else None) for d in said["devices"]
     ]
-    graph = load_graph(asked.network, out, devices)
-    return Decided(graph, devices, read_plan(plan, said, graph, devices))
+    return decided_by(plan, asked, devices, out)

@@ -96,6 +96,24 @@ def decide(asked: BuildRequest, devices: Sequence[Device], out: Output) -> Decid
     return Decided(graph, *placed_by(graph, limited, asked.unwanted, placing), placing)
 
 
+def decided_by(plan: Path, asked: BuildRequest, devices: Sequence[Device], out: Output) -> Decided:
+    """Load the network, and let a plan decide what each of the `devices` computes, which are the plan's. Raises
+    BadInput where the plan does not fit the network or the devices."""
+    from tuner.placement.plan_file import load_plan, read_plan
+    from tuner.vendors import open_vendor, vendor_of
+
+    said = load_plan(plan)
+    if [device.name for device in devices] != (names := [d["name"] for d in said["devices"]]):
+        raise BadInput(f"{plan}: was made for {' and '.join(names)}, not for --device {asked.device}")
+    if asked.unwanted:
+        raise BadInput(f"--plan {plan} says which device computes what: leave --fallback away")
+    kernels = [step["kernel"] for step in said["steps"] if isinstance(step.get("kernel"), dict)]
+    for library in filter(None, (vendor_of(str(kernel.get("template"))) for kernel in kernels)):
+        open_vendor(library)
+    graph = load_graph(asked.network, out, devices)
+    return Decided(graph, list(devices), read_plan(plan, said, graph, devices))
+
+
 @contextmanager
 def store_of(db: str, out: Output, *, read_only: bool) -> Iterator[Store]:
     """Open the database that a build reads. Where nobody has tuned yet and none is named, there is an empty one during

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tuner.cli.built import BuildRequest, Decided, decide, described, show, store_of, worst
+from tuner.cli.built import BuildRequest, Decided, decide, decided_by, described, show, store_of, worst
 from tuner.cli.checks import Checks
 from tuner.cli.common import Output
 from tuner.cli.network import find_model
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from tuner.export.checking import Check
     from tuner.module import BuildOptions, Manifest
     from tuner.module.verification import Verifiable
+    from tuner.placement.timing import Timing
+    from tuner.studies.topology import Topology
 
 BoardOption = Annotated[
     str | None,
@@ -69,20 +73,38 @@ def check_board(device: str | None) -> None:
 
 def open_for_build(asked: BuildRequest, out: Output) -> list[Device]:
     """Open the devices of a board that a network is built for. Raises BadInput for options that boards lack."""
+    if asked.staging or (asked.placer and asked.placer.reward is Reward.MEASURED):
+        raise BadInput(
+            f"--device {asked.device}: --stages and --placement-reward measured are for devices of this machine: leave "
+            "them away, or run the command on the board"
+        )
+    return open_there(asked.device, asked.threads if asked.plan is None else _planned_threads(asked.plan), out)
+
+
+def _planned_threads(plan: Path) -> int | None:
+    """Return the threads of the CPU in a plan, or None if the CPU is not in it."""
+    from tuner.placement.plan_file import load_plan
+
+    return next((int(d["threads"]) for d in load_plan(plan)["devices"] if d["name"] == "cpu"), None)
+
+
+def open_there(device: str, threads: int | None, out: Output) -> list[Device]:
+    """Open the devices of a board that an option names. Raises BadInput unless networks are built for them."""
     from tuner.devices.board import open_to_build
 
-    _check_devices(asked.device)
-    if asked.plan or asked.staging or (asked.placer and asked.placer.reward is Reward.MEASURED):
-        raise BadInput(
-            f"--device {asked.device}: --plan, --stages and --placement-reward measured are for devices of this "
-            "machine: leave them away, or run the command on the board"
-        )
-    if asked.placer is not None and asked.placer.is_search and asked.placer.topology is None:
-        raise BadInput(
-            f"--placement {asked.placer.way}: the links of a board's devices are not measured from here: give "
-            "--topology FILE, which `tune devices --topology FILE` writes on the board"
-        )
-    return open_to_build(asked.device, asked.threads, out.remark)
+    _check_devices(device)
+    return open_to_build(device, threads, out.remark)
+
+
+def timing_there(device: str, devices: Sequence[Device], out: Output) -> Timing:
+    """Return what measures costs on the devices of a board that an option names, which are open."""
+    from tuner.devices.board import name_on_board, open_to_build, places_on_board
+    from tuner.export.board_timing import BoardTiming
+
+    if not any(d.is_host for d in devices):  # the host of a GPU is needed to launch its kernels
+        cpu = name_on_board(places_on_board(device)[0], "cpu")
+        devices = [*devices, *open_to_build(cpu, 1, out.remark)]
+    return BoardTiming(device, devices, out.remark)
 
 
 def build_for(
@@ -92,7 +114,7 @@ def build_for(
     what computes which step."""
     from tuner.module import build_placed
 
-    decided = decide(asked, devices, out)
+    decided = decide(asked, devices, out) if asked.plan is None else decided_by(asked.plan, asked, devices, out)
     with store_of(asked.db, out, read_only=True) as store:
         manifest = build_placed(
             decided.graph, decided.devices, decided.planned, directory=asked.output, store=store, options=options
@@ -132,6 +154,12 @@ def check_module_there(module: Path, device: str, out: Output) -> Check:
     return check_there(device, model, Checks(), out)
 
 
+def _measured_there(given: str, name: str, devices: Sequence[Device], tell: Callable[[str], None]) -> Topology:
+    from tuner.studies.topology.on_board import measured_on_board
+
+    return measured_on_board(given, name, devices, tell)
+
+
 def build_on_board(asked: BuildRequest, out: Output) -> dict[str, Any]:
     """Build a module for a board, let the board verify and time it, show both and return what --json prints.
 
@@ -145,6 +173,8 @@ def build_on_board(asked: BuildRequest, out: Output) -> dict[str, Any]:
 
     started = time.perf_counter()
     devices = open_for_build(asked, out)
+    if asked.placer is not None:
+        asked = replace(asked, placer=replace(asked.placer, measure=partial(_measured_there, asked.device)))
     checked: dict[str, Any] = {}
 
     def check(folder: Path) -> dict[str, float]:

@@ -137,11 +137,6 @@ class Placer:
     trace: Path | None = None
     measure: Measure | None = None
 
-    @property
-    def is_search(self) -> bool:
-        """Tell whether the way is a search method, which goes by a topology."""
-        return self.way != Placement.FALLBACK and not self.way.endswith(".json")
-
     def place(
         self, graph: FusedGraph, devices: Sequence[Device], unwanted: Sequence[str], db: str, out: Output
     ) -> PlacedGraph:

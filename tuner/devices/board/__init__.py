@@ -13,7 +13,7 @@ from tuner.devices.board.names import (
     places_on_board,
 )
 from tuner.devices.board.notices import Notices
-from tuner.devices.board.opening import alike, open_to_build
+from tuner.devices.board.opening import alike, open_to_build, reports
 from tuner.devices.board.pairing import Pairing
 
 __all__ = [
@@ -39,6 +39,7 @@ __all__ = [
     "open_to_build",
     "place_on_board",
     "places_on_board",
+    "reports",
 ]
 
 KIND = BoardKind()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from tvm.target import Target
 
@@ -77,21 +78,35 @@ def open_to_build(names: str, threads: int | None, notice: Callable[[str], objec
     return opened
 
 
+def reports(name: str, notice: Callable[[str], object]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what a board's agent says of the board, and what the driver of its device `name`, which is not the CPU,
+    says of that. Raises BadInput where the board cannot be reached or has no such device."""
+    try:
+        with Link(Boards()[place_on_board(name)[0]]) as link:
+            return link.facts, _driver_report(name, link, Notices(notice))
+    except (BoardGone, BoardBusy) as error:
+        raise BadInput(str(error)) from error
+
+
 def _opened(name: str, link: Link, threads: int | None, notices: Notices) -> Device:
     """Open a device of the board that is linked. Raises BadInput where the board has no such device."""
-    kind, device = kind_on_board(name), place_on_board(name)[1]
-    if kind.is_cpu:  # the facts describe it
+    if kind_on_board(name).is_cpu:  # the facts describe it
         return on_board(name).device(name, link.facts, {}, threads)
     if threads is not None:
         raise BadInput(f"device {name}: a number of threads is for the CPU; leave it out")
+    return on_board(name).device(name, link.facts, _driver_report(name, link, notices), threads)
+
+
+def _driver_report(name: str, link: Link, notices: Notices) -> dict[str, Any]:
+    """Return what the driver of a device of the board that is linked says of it. Raises BadInput where there is no such
+    device."""
+    board, device = place_on_board(name)
     settings = {"device": device, "form": on_board(name).form, "threads": 1, "memory_bytes": _MEMORY_BYTES}
     try:
-        waits_for = f"board {place_on_board(name)[0]}"
-        link.start(settings, 60.0, waits=lambda standing: notices.tell(standing.waits_for(waits_for)))
-        described, _ = link.ask({"do": "describe"})
+        link.start(settings, 60.0, waits=lambda standing: notices.tell(standing.waits_for(f"board {board}")))
+        return link.ask({"do": "describe"})[0]
     except (KernelDied, RuntimeError) as error:
         raise BadInput(f"device {name}: {error}") from error
-    return on_board(name).device(name, link.facts, described, threads)
 
 
 def _described(device: Device) -> str:
