@@ -25,7 +25,7 @@ class Timing(Protocol):
 
 
 class TimingHere:
-    """A `Timing` of devices of this machine."""
+    """Measures, as a `Timing`, on devices of this machine."""
 
     def module(self, module: IRModule, device: Device) -> tuple[float, ...]:
         return time_module(module, device)
