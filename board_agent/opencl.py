@@ -209,6 +209,7 @@ def _described(device: Any) -> dict[str, Any]:
         "native_float_lanes": device.native_vector_width_float,
         "preferred_float_lanes": device.preferred_vector_width_float,
         "library": "",
+        "host_memory": _has_host_memory(device),
         "cache_bytes": device.global_mem_cache_size,
     }
 
@@ -217,6 +218,15 @@ def _subgroup_sizes(device: Any) -> list[int]:
     what = getattr(cl.device_info, "SUB_GROUP_SIZES_INTEL", 0x4108)  # older pyopencl does not name it
     found = device.get_info(what)
     return [int(size) for size in (found if isinstance(found, (list, tuple)) else [found])]
+
+
+def _has_host_memory(device: Any) -> bool:
+    """Tell whether the driver says that the device works on the host's memory. OpenCL 2 no longer asks drivers to know
+    that; one that does not is taken to have memory of its own."""
+    try:
+        return bool(device.host_unified_memory)
+    except cl.Error:
+        return False
 
 
 def _reason(error: Exception) -> str:

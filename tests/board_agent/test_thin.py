@@ -16,7 +16,7 @@ from tests.board_agent.thin import thin_python
 from tests.templates.workloads import WORKLOADS
 from tests.tuner.measure.misbehaving_gpu import candidate as misbehaving
 from tuner.devices import Device, kind_of, open_device
-from tuner.devices.board import Boards, Link, NotCompiled
+from tuner.devices.board import Boards, Link, NotCompiled, reports
 from tuner.errors import BadInput
 from tuner.measure import Candidate, LocalRunner, MeasureOptions, open_runner
 from tuning_db.record import FailureKind
@@ -62,6 +62,14 @@ def test_the_host_cannot_tell_it_from_its_own_device(both: tuple[Device, Device]
     assert str(there.target) == str(here.target)
     assert there.cache_bytes == here.cache_bytes
     assert there.memory_bytes == pytest.approx(here.memory_bytes, rel=0.5)  # PoCL's is what is free now
+
+
+def test_it_says_whose_memory_its_opencl_device_works_on() -> None:
+    model = open_device("board:thin/opencl:0").key.model
+    here = next(device for device in kind_of("opencl:0").list_here() if device.key.model == model)
+    facts, report = reports("board:thin/opencl:0", print)
+    assert report["host_memory"] == here.kind.shares_memory(here)
+    assert facts["memory_bytes"] > 1 << 30
 
 
 @pytest.mark.sampled(5)

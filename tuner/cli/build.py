@@ -6,14 +6,13 @@ It measures nothing, except what --stages and the search methods of --placement 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tuner.cli.built import BuildRequest, described, show, store_of, worst
+from tuner.cli.built import BuildRequest, Decided, decide, decided_by, described, show, store_of, worst
 from tuner.cli.checks import InputOption, ToleranceOption, check_of, checks_asked
 from tuner.cli.common import (
     DEFAULT_DB,
@@ -36,14 +35,11 @@ from tuner.cli.common import (
     size_asked,
     split_list,
     templates_asked,
-    threads_text,
-    with_memory,
 )
 from tuner.cli.completion import BUILT_FOR, BUILT_FOR_USAGES, several_of
 from tuner.cli.network import BatchOption, ModelArgument, ShapeOption, load_graph, network_asked
 from tuner.cli.on_board import build_on_board, is_on_board
 from tuner.cli.placing import (
-    PlacedGraph,
     Placement,
     PlacementOption,
     PlacementRewardOption,
@@ -61,8 +57,6 @@ from tuner.errors import BadInput, choices
 
 if TYPE_CHECKING:
     from tuner.devices import Device
-    from tuner.graph import FusedGraph
-    from tuner.graph.layout.choice import Planned
 
 EXAMPLES = (
     "tune build resnet18.onnx -o resnet18.tuned",
@@ -83,8 +77,8 @@ def command(
             "--device",
             "-d",
             metavar="D",
-            help=f"{choices(BUILT_FOR_USAGES)}; opencl:N,cpu: what the first cannot, the CPU does; board:NAME: built "
-            "here, verified and timed there.",
+            help=f"{choices(BUILT_FOR_USAGES)}; opencl:N,cpu: what the first cannot, the CPU does; board:NAME (also "
+            "/opencl:N and ,cpu): built here, verified and timed there.",
             autocompletion=several_of(BUILT_FOR),
         ),
     ] = DEFAULT_DEVICE,
@@ -163,7 +157,10 @@ def build_verified(asked: BuildRequest, out: Output) -> dict[str, Any]:
     from tuner.placement.fallback import present
 
     started = time.perf_counter()
-    decided = _from_plan(asked, asked.plan, out) if asked.plan is not None else _decided(asked, out)
+    if asked.plan is not None:
+        decided = _from_plan(asked, asked.plan, out)
+    else:
+        decided = decide(asked, _opened(asked.device, asked.threads), out)
     graph, devices = decided.graph, decided.devices
 
     def rebuild(file: Path, folder: Path) -> Module:
@@ -193,39 +190,7 @@ def build_verified(asked: BuildRequest, out: Output) -> dict[str, Any]:
     return {**described(asked, manifest), "placement": placement, "stages": stages, "seconds": seconds}
 
 
-@dataclass(frozen=True)
-class _Decided:
-    """A network and the devices that compute it, by `planned`. `placing` is the outcome of a placer, if there was
-    one."""
-
-    graph: FusedGraph
-    devices: list[Device]
-    planned: Planned
-    placing: PlacedGraph | None = None
-
-    def show(self, asked: BuildRequest, result: str, out: Output) -> None:
-        """Show for which devices the module was written, and with which result."""
-        names = " and ".join(
-            f"{d.name} {d.key.model}" + (f", {threads_text(d.threads)}" if d.is_host else "") for d in self.devices
-        )
-        out.show(f"wrote {asked.output} for {names}, {result}")
-        if len(self.devices) > 1 and asked.plan is None:
-            steps = len(self.graph.steps)
-            out.show(f"{sum(self.planned.placement)} of {steps} steps are computed by the CPU")
-
-
-def _decided(asked: BuildRequest, out: Output) -> _Decided:
-    """Load the network, open the devices that are asked for, and let the placer or the fallback decide."""
-    devices = with_memory(_opened(asked.device, asked.threads, asked.unwanted), asked.memory)
-    graph = load_graph(asked.network, out, devices)
-    placing = None
-    if asked.placer is not None:
-        placing = asked.placer.place(graph, devices, asked.unwanted, asked.db, out)
-        graph = placing.split.graph
-    return _Decided(graph, *placed_by(graph, devices, asked.unwanted, placing), placing)
-
-
-def _opened(names: str, threads: int | None, unwanted: Sequence[str]) -> list[Device]:
+def _opened(names: str, threads: int | None) -> list[Device]:
     """Open one device, or a GPU and the CPU. Raises BadInput for other devices."""
     from tuner.devices import open_devices
 
@@ -233,28 +198,21 @@ def _opened(names: str, threads: int | None, unwanted: Sequence[str]) -> list[De
     refuse_boards(devices)
     if len(devices) > 1 and [d.is_host for d in devices] != [False, True]:
         raise BadInput(f"--device {names}: one device, or a GPU and the CPU that it falls back to: opencl:0,cpu")
-    if unwanted and len(devices) < 2:
-        raise BadInput(f"--fallback {','.join(unwanted)}: to what? Name the CPU behind the GPU: --device opencl:0,cpu")
     return devices
 
 
-def _from_plan(asked: BuildRequest, plan: Path, out: Output) -> _Decided:
+def _from_plan(asked: BuildRequest, plan: Path, out: Output) -> Decided:
     """Load the network and open the devices of a plan, with its threads; return both and the plan's choices.
 
     Raises BadInput if a device is not here, or if the options ask for other devices.
     """
     from tuner.devices import kind_of, open_device
-    from tuner.placement.plan_file import load_plan, read_plan
-    from tuner.vendors import open_vendor, vendor_of
+    from tuner.placement.plan_file import load_plan
 
     said = load_plan(plan)
     if asked.unwanted or asked.device not in (DEFAULT_DEVICE, ",".join(d["name"] for d in said["devices"])):
         raise BadInput("--plan says which device computes what: leave --device and --fallback away")
-    kernels = [step["kernel"] for step in said["steps"] if isinstance(step.get("kernel"), dict)]
-    for library in filter(None, (vendor_of(str(kernel.get("template"))) for kernel in kernels)):
-        open_vendor(library)
     devices = [
         open_device(d["name"], d["threads"] if kind_of(d["name"]).takes_threads else None) for d in said["devices"]
     ]
-    graph = load_graph(asked.network, out, devices)
-    return _Decided(graph, devices, read_plan(plan, said, graph, devices))
+    return decided_by(plan, asked, devices, out)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -13,11 +13,15 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from tuner.cli.checks import Checks
-from tuner.cli.common import DEFAULT_DB, Objective, Output
-from tuner.cli.network import Network
-from tuner.cli.placing import Placer
+from tuner.cli.common import DEFAULT_DB, Objective, Output, threads_text, with_memory
+from tuner.cli.network import Network, load_graph
+from tuner.cli.placing import PlacedGraph, Placer, placed_by
+from tuner.errors import BadInput
 
 if TYPE_CHECKING:
+    from tuner.devices import Device
+    from tuner.graph import FusedGraph
+    from tuner.graph.layout.choice import Planned
     from tuner.module import Manifest
     from tuner.stages import StageOptions
     from tuning_db.store import Store
@@ -54,6 +58,60 @@ class BuildRequest:
     portable: bool = False
     objective: Objective = Objective.LATENCY
     max_weights: int | None = None
+
+
+@dataclass(frozen=True)
+class Decided:
+    """A network and the devices that compute it, by `planned`. `placing` is the outcome of a placer, if there was
+    one."""
+
+    graph: FusedGraph
+    devices: list[Device]
+    planned: Planned
+    placing: PlacedGraph | None = None
+
+    def show(self, asked: BuildRequest, result: str, out: Output) -> None:
+        """Show for which devices the module was written, and with which result."""
+        names = " and ".join(
+            f"{d.name} {d.key.model}" + (f", {threads_text(d.threads)}" if d.is_host else "") for d in self.devices
+        )
+        out.show(f"wrote {asked.output} for {names}, {result}")
+        if len(self.devices) > 1 and asked.plan is None:
+            steps = len(self.graph.steps)
+            out.show(f"{sum(self.planned.placement)} of {steps} steps are computed by the CPU")
+
+
+def decide(asked: BuildRequest, devices: Sequence[Device], out: Output) -> Decided:
+    """Load the network, and let the placer or the fallback decide what each of the `devices` computes: one device, or a
+    GPU and the CPU. Raises BadInput for operators that are to fall back where there is no CPU, and as these do."""
+    if asked.unwanted and len(devices) < 2:
+        unwanted = ",".join(asked.unwanted)
+        raise BadInput(f"--fallback {unwanted}: to what? Name the CPU behind the GPU: --device opencl:0,cpu")
+    limited = with_memory(devices, asked.memory)
+    graph = load_graph(asked.network, out, limited)
+    placing = None
+    if asked.placer is not None:
+        placing = asked.placer.place(graph, limited, asked.unwanted, asked.db, out)
+        graph = placing.split.graph
+    return Decided(graph, *placed_by(graph, limited, asked.unwanted, placing), placing)
+
+
+def decided_by(plan: Path, asked: BuildRequest, devices: Sequence[Device], out: Output) -> Decided:
+    """Load the network, and let a plan decide what each of the `devices` computes, which are the plan's. Raises
+    BadInput where the plan does not fit the network or the devices."""
+    from tuner.placement.plan_file import load_plan, read_plan
+    from tuner.vendors import open_vendor, vendor_of
+
+    said = load_plan(plan)
+    if [device.name for device in devices] != (names := [d["name"] for d in said["devices"]]):
+        raise BadInput(f"{plan}: was made for {' and '.join(names)}, not for --device {asked.device}")
+    if asked.unwanted:
+        raise BadInput(f"--plan {plan} says which device computes what: leave --fallback away")
+    kernels = [step["kernel"] for step in said["steps"] if isinstance(step.get("kernel"), dict)]
+    for library in filter(None, (vendor_of(str(kernel.get("template"))) for kernel in kernels)):
+        open_vendor(library)
+    graph = load_graph(asked.network, out, devices)
+    return Decided(graph, list(devices), read_plan(plan, said, graph, devices))
 
 
 @contextmanager

@@ -263,13 +263,12 @@ def size_asked(option: str, text: str) -> int:
 
 
 def refuse_boards(devices: Sequence[Device]) -> None:
-    """Raises BadInput if a device is on a board. Lists of devices and plans are for this machine's devices."""
+    """Raises BadInput if a device is on a board, and is named behind one of this machine."""
     for device in devices:
         if device.kind.is_remote:
             raise BadInput(
-                f"device {device.name}: plans and lists of devices are for the machine that has them: run the command "
-                f"on the board with --device {device.kind.spec_there(device.name)} and this database, or `tune build "
-                f"--device {device.name}` here"
+                f"device {device.name}: a network is on devices of one machine: name devices of the board alone, such "
+                "as board:NAME/opencl:0,cpu"
             )
 
 

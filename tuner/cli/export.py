@@ -79,7 +79,8 @@ def command(
             "--device",
             "-d",
             metavar="D",
-            help="cpu, opencl:N, cuda:N, both with ,cpu; board:NAME or board:NAME/opencl:N: verified and timed there.",
+            help="cpu, opencl:N, cuda:N, both with ,cpu; board:NAME, board:NAME/opencl:N, that with ,cpu: verified and "
+            "timed there.",
         ),
     ] = DEFAULT_DEVICE,
     libc: Annotated[
@@ -154,7 +155,7 @@ def _built(request: BuildRequest, target: str | None, out: Output) -> Check | No
     from tuner.export.checking import check_nothing
     from tuner.module import BuildOptions
 
-    devices = [open_for_build(request, out)] if target is None else devices_elsewhere(target, request.threads)
+    devices = open_for_build(request, out) if target is None else devices_elsewhere(target, request.threads)
     options = BuildOptions(
         request.exact,
         link=False,

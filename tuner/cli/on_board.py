@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import tempfile
 import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tuner.cli.built import BuildRequest, described, show, store_of, worst
+from tuner.cli.built import BuildRequest, Decided, decide, decided_by, described, show, store_of, worst
 from tuner.cli.checks import Checks
 from tuner.cli.common import Output
-from tuner.cli.network import find_model, load_graph
-from tuner.cli.placing import placed_by
+from tuner.cli.network import find_model
+from tuner.cli.placing import Reward
 from tuner.errors import BadInput, VerificationFailed
 
 if TYPE_CHECKING:
@@ -24,11 +27,16 @@ if TYPE_CHECKING:
     from tuner.export.checking import Check
     from tuner.module import BuildOptions, Manifest
     from tuner.module.verification import Verifiable
+    from tuner.placement.timing import Timing
+    from tuner.studies.topology import Topology
 
 BoardOption = Annotated[
     str | None,
     typer.Option(
-        "--device", "-d", metavar="D", help="board:NAME or board:NAME/opencl:N: there, if it was built for that."
+        "--device",
+        "-d",
+        metavar="D",
+        help="board:NAME, board:NAME/opencl:N or that with ,cpu: there, if it was built for that.",
     ),
 ]
 
@@ -38,46 +46,81 @@ def is_on_board(device: str) -> bool:
     return device.startswith("board:")
 
 
-def _is_refused(device: str) -> bool:
-    """Tell whether a device of boards is none that networks are built for: several, or CUDA's."""
-    return bool({",", "+"} & set(device)) or "/cuda" in device
+def _check_devices(device: str) -> None:
+    """Raise BadInput unless names mean the CPU of one board, an OpenCL device of it, or this device and the CPU."""
+    from tuner.devices.board import places_on_board
+
+    _, places = places_on_board(device)
+    kinds = [place.partition(":")[0] for place in places]
+    if kinds not in (["cpu"], ["opencl"], ["opencl", "cpu"]):
+        raise BadInput(
+            f"--device {device}: networks are built for the CPU or an OpenCL device of one board, or for both: "
+            "board:NAME, board:NAME/opencl:N or board:NAME/opencl:N,cpu"
+        )
 
 
 def check_board(device: str | None) -> None:
-    """Raise BadInput unless a device is a CPU or an OpenCL device of one board, or None."""
+    """Raise BadInput unless a device is None, or what networks are built for on one board."""
     if device is None:
         return
-    if not is_on_board(device) or _is_refused(device):
+    if not is_on_board(device):
         raise BadInput(
-            f"--device {device}: give board:NAME or board:NAME/opencl:N, of one board (otherwise a module runs here, "
-            "on what it was built for)"
+            f"--device {device}: give board:NAME, board:NAME/opencl:N or board:NAME/opencl:N,cpu (without --device a "
+            "module runs here, on what it was built for)"
         )
+    _check_devices(device)
 
 
-def open_for_build(asked: BuildRequest, out: Output) -> Device:
-    """Open the device of a board that a network is built for. Raises BadInput for options that boards lack."""
+def open_for_build(asked: BuildRequest, out: Output) -> list[Device]:
+    """Open the devices of a board that a network is built for. Raises BadInput for options that boards lack."""
+    if asked.staging or (asked.placer and asked.placer.reward is Reward.MEASURED):
+        raise BadInput(
+            f"--device {asked.device}: --stages and --placement-reward measured are for devices of this machine: leave "
+            "them away, or run the command on the board"
+        )
+    return open_there(asked.device, asked.threads if asked.plan is None else _planned_threads(asked.plan), out)
+
+
+def _planned_threads(plan: Path) -> int | None:
+    """Return the threads of the CPU in a plan, or None if the CPU is not in it."""
+    from tuner.placement.plan_file import load_plan
+
+    return next((int(d["threads"]) for d in load_plan(plan)["devices"] if d["name"] == "cpu"), None)
+
+
+def open_there(device: str, threads: int | None, out: Output) -> list[Device]:
+    """Open the devices of a board that an option names. Raises BadInput unless networks are built for them."""
     from tuner.devices.board import open_to_build
 
-    if _is_refused(asked.device):
-        raise BadInput(f"--device {asked.device}: networks are built for the CPU or an OpenCL device of one board")
-    if asked.unwanted or asked.plan or asked.memory is not None or asked.staging or asked.placer:
-        raise BadInput(
-            f"--device {asked.device}: --fallback, --placement, --plan, --memory and --stages are for devices of this "
-            "machine: leave them away, or run the command on the board"
-        )
-    return open_to_build(asked.device, asked.threads, out.remark)
+    _check_devices(device)
+    return open_to_build(device, threads, out.remark)
 
 
-def build_for(asked: BuildRequest, devices: list[Device], options: BuildOptions, out: Output) -> Manifest:
-    """Build a module for devices that are not here, from the database, and show the choices."""
+def timing_there(device: str, devices: Sequence[Device], out: Output) -> Timing:
+    """Return what measures costs on the devices of a board that an option names, which are open."""
+    from tuner.devices.board import name_on_board, open_to_build, places_on_board
+    from tuner.export.board_timing import BoardTiming
+
+    if not any(d.is_host for d in devices):  # the host of a GPU is needed to launch its kernels
+        cpu = name_on_board(places_on_board(device)[0], "cpu")
+        devices = [*devices, *open_to_build(cpu, 1, out.remark)]
+    return BoardTiming(device, devices, out.remark)
+
+
+def build_for(
+    asked: BuildRequest, devices: Sequence[Device], options: BuildOptions, out: Output
+) -> tuple[Manifest, Decided]:
+    """Build a module for devices that are not here, from the database, and show the choices. Return its manifest, and
+    what computes which step."""
     from tuner.module import build_placed
 
-    graph = load_graph(asked.network, out, devices)
-    used, planned = placed_by(graph, devices, (), None)
+    decided = decide(asked, devices, out) if asked.plan is None else decided_by(asked.plan, asked, devices, out)
     with store_of(asked.db, out, read_only=True) as store:
-        manifest = build_placed(graph, used, planned, directory=asked.output, store=store, options=options)
+        manifest = build_placed(
+            decided.graph, decided.devices, decided.planned, directory=asked.output, store=store, options=options
+        )
     show(manifest, out)
-    return manifest
+    return manifest, decided
 
 
 def check_there(device: str, model: Path, checks: Checks, out: Output) -> Check:
@@ -111,6 +154,12 @@ def check_module_there(module: Path, device: str, out: Output) -> Check:
     return check_there(device, model, Checks(), out)
 
 
+def _measured_there(given: str, name: str, devices: Sequence[Device], tell: Callable[[str], None]) -> Topology:
+    from tuner.studies.topology.on_board import measured_on_board
+
+    return measured_on_board(given, name, devices, tell)
+
+
 def build_on_board(asked: BuildRequest, out: Output) -> dict[str, Any]:
     """Build a module for a board, let the board verify and time it, show both and return what --json prints.
 
@@ -123,7 +172,9 @@ def build_on_board(asked: BuildRequest, out: Output) -> dict[str, Any]:
     from tuner.module import BuildOptions
 
     started = time.perf_counter()
-    device = open_for_build(asked, out)
+    devices = open_for_build(asked, out)
+    if asked.placer is not None:
+        asked = replace(asked, placer=replace(asked.placer, measure=partial(_measured_there, asked.device)))
     checked: dict[str, Any] = {}
 
     def check(folder: Path) -> dict[str, float]:
@@ -132,7 +183,7 @@ def build_on_board(asked: BuildRequest, out: Output) -> dict[str, Any]:
             checked.update(export(folder, work, check=there).checked)
         return checked["errors"]
 
-    tools = toolchain_for(machine_of(host_of([device.target])), own_libc())
+    tools = toolchain_for(machine_of(host_of([device.target for device in devices])), own_libc())
     linker = (*tools.compiler, "-nostdlib")
     options = BuildOptions(
         asked.exact,
@@ -142,11 +193,10 @@ def build_on_board(asked: BuildRequest, out: Output) -> dict[str, Any]:
         objective=asked.objective.value,
         max_weights=asked.max_weights,
     )
-    manifest = build_for(asked, [device], options, out)
+    manifest, decided = build_for(asked, devices, options, out)
     seconds = time.perf_counter() - started
-    out.show(
-        f"wrote {asked.output} for {asked.device} {device.key.model}, in {seconds:.0f} s; "
-        f"{1e3 * checked['seconds']:.3g} ms there, largest error against the model {worst(manifest):.1e}"
-    )
+    result = f"in {seconds:.0f} s; {1e3 * checked['seconds']:.3g} ms there, largest error against the model"
+    decided.show(asked, f"of {asked.device}, {result} {worst(manifest):.1e}", out)
+    placement = None if decided.placing is None else decided.placing.result
     board = {"device": asked.device, "seconds": checked["seconds"]}
-    return {**described(asked, manifest), "placement": None, "stages": None, "board": board, "seconds": seconds}
+    return {**described(asked, manifest), "placement": placement, "stages": None, "board": board, "seconds": seconds}

@@ -7,7 +7,7 @@ seconds that the simulator predicts.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from tuner.studies.soap import Strategy
     from tuner.studies.strategies import PlacementResult
     from tuner.studies.topology import Topology
+
+    Measure = Callable[[str, Sequence[Device], Callable[[str], None]], Topology]
 
 
 class Placement(StrEnum):
@@ -123,6 +125,8 @@ class Placer:
     - `written` is the file that the placement is written to, and `trace` the file of its simulated timeline. None
       writes no file.
     - `reward` is what learned placements learn from.
+    - `measure` measures the topology of devices, with the name that it is to have and what is told of progress. None
+      measures them here.
     """
 
     way: str
@@ -131,6 +135,7 @@ class Placer:
     written: Path | None = None
     reward: Reward = Reward.SIMULATED
     trace: Path | None = None
+    measure: Measure | None = None
 
     def place(
         self, graph: FusedGraph, devices: Sequence[Device], unwanted: Sequence[str], db: str, out: Output
@@ -161,13 +166,12 @@ class Placer:
         from tuner.studies.runs import Runs
         from tuner.studies.simulator import chrome_trace
         from tuner.studies.strategies import PlaceOptions, check_known, place
-        from tuner.studies.topology.here import measured_topology
         from tuning_db.store import open_db
 
         with open_db(db, create=False, read_only=True) as store:
             check_known(store, devices, graph.dtype)
             if self.topology is None:
-                topology, _ = measured_topology(graph.model.name, devices, out.remark)
+                topology = (self.measure or _measured_here)(graph.model.name, devices, out.remark)
             else:
                 topology = self.topology.among([device.name for device in devices])
             runs = Runs(graph, devices, store) if self.reward is Reward.MEASURED else None
@@ -178,6 +182,12 @@ class Placer:
             self.trace.write_text(json.dumps(chrome_trace(found.timeline())), encoding="utf-8")
             out.show(f"wrote {self.trace}: the simulated timeline")
         return PlacedGraph(found.split, found.strategy, placing_json(found))
+
+
+def _measured_here(name: str, devices: Sequence[Device], tell: Callable[[str], None]) -> Topology:
+    from tuner.studies.topology.here import measured_topology
+
+    return measured_topology(name, devices, tell)[0]
 
 
 def _fallen_back(graph: FusedGraph, devices: Sequence[Device], unwanted: Sequence[str]) -> PlacedGraph:

@@ -31,9 +31,11 @@ from tuner.cli.common import (
 )
 from tuner.cli.completion import BUILT_FOR, several_of
 from tuner.cli.network import BatchOption, ModelArgument, Network, ShapeOption, load_graph, network_asked
+from tuner.cli.on_board import is_on_board, open_there, timing_there
 
 if TYPE_CHECKING:
     from tuner.devices import Device
+    from tuner.placement.timing import Timing
 
 EXAMPLES = (
     "tune plan ssd.onnx --device opencl:0,cpu -o ssd.plan.json",
@@ -53,7 +55,7 @@ def command(
             "--device",
             "-d",
             metavar="D,...",
-            help="The devices to choose from: opencl:0,cpu.",
+            help="The devices to choose from: opencl:0,cpu; of a board: board:NAME/opencl:0,cpu.",
             autocompletion=several_of(BUILT_FOR),
         ),
     ] = DEFAULT_DEVICE,
@@ -70,23 +72,37 @@ def command(
 
     Kernels are the database's best; what it lacks of other steps, of transforms and copies is measured and kept there.
     """
-    from tuner.devices import open_devices
-
     network = network_asked(model, shape, batch, dtype)
     check_parent_writable(output)
     with Output(as_json) as out:
         import_plugins(templates_asked(plugin, vendor))
-        devices = with_memory(open_devices(split_list(device), threads), memory)
-        refuse_boards(devices)
-        result = planned(network, devices, db, exact=no_winograd, out=out)
+        opened, timing = _opened(device, threads, out)
+        devices = with_memory(opened, memory)
+        result = planned(network, devices, db, exact=no_winograd, out=out, timing=timing)
         output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-        options = f"{network.options} --plan {output} -o DIR"
+        there = f" --device {device}" if is_on_board(device) else ""
+        options = f"{network.options}{there} --plan {output} -o DIR"
         out.show(f"wrote {output}: change it, or build it with `tune build {model}{options}`")
         out.result({"output": str(output), **result})
 
 
-def planned(network: Network, devices: Sequence[Device], db: str, *, exact: bool, out: Output) -> dict[str, Any]:
+def _opened(device: str, threads: int | None, out: Output) -> tuple[Sequence[Device], Timing | None]:
+    """Open the devices that an option names, and return them with what measures on them, None if they are here."""
+    from tuner.devices import open_devices
+
+    if is_on_board(device):
+        there = open_there(device, threads, out)
+        return there, timing_there(device, there, out)
+    devices = open_devices(split_list(device), threads)
+    refuse_boards(devices)
+    return devices, None
+
+
+def planned(
+    network: Network, devices: Sequence[Device], db: str, *, exact: bool, out: Output, timing: Timing | None = None
+) -> dict[str, Any]:
     """Plan a network, show the plan and return it as JSON, with the seconds that every device alone would take.
+    `timing` measures what the database lacks; by default the devices are here.
 
     Raises BadInput, DatabaseError.
     """
@@ -99,7 +115,7 @@ def planned(network: Network, devices: Sequence[Device], db: str, *, exact: bool
     graph = load_graph(network, out, devices)
     with open_db(db, create=False) as store:
         choices = [rivals((s.workload for s in graph.tuned), device, store, exact) for device in devices]
-        costs = Costs(devices, store)
+        costs = Costs(devices, store, timing=timing)
         found = plan_network(graph, devices, choices, costs)
         alone = {device.name: seconds_alone(found, i) for i, device in enumerate(devices)}
     result = {**described(graph, devices, found), "alone": alone, "measured": costs.measured}

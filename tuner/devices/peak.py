@@ -48,18 +48,19 @@ class Multiplier:
 def fma_peak(device: Device) -> float:
     """Return the floating-point operations a second, float32, of all threads of a CPU or a whole GPU: the best of
     several runs."""
-    return max(_rate(device, multiplier) for multiplier in _multipliers(device))
+    return max(_rate(device, multiplier) for multiplier in multipliers(device))
 
 
 def fma_kernel(device: Device, seconds: float) -> Multiplier:
     """Return the fastest of the device's kernels of multiply-adds, so long that it takes about `seconds`. It is to be
     timed beside other kernels, where a machine's rate changes with its neighbours."""
-    rates = {multiplier: _rate(device, multiplier) for multiplier in _multipliers(device)}
+    rates = {multiplier: _rate(device, multiplier) for multiplier in multipliers(device)}
     best = max(rates, key=rates.__getitem__)
     return replace(best, steps=max(1, round(best.steps * seconds * rates[best] / best.flop)))
 
 
-def _multipliers(device: Device) -> list[Multiplier]:
+def multipliers(device: Device) -> list[Multiplier]:
+    """Return kernels of multiply-adds for a device. The fastest of them reaches its peak."""
     if device.is_host:
         return [Multiplier(_STEPS, (device.threads, _CHAINS, lanes), _kernel) for lanes in _LANES]
     groups = int(device.key.attrs["compute_units"]) * _GROUPS_PER_UNIT

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import tvm
-from tvm import te
+from tvm import te, tirx
 
 from templates import default
 from templates.gpu import opencl_text  # noqa: F401  registers what OpenCL kernels are rewritten by
@@ -32,6 +32,13 @@ def launch_seconds(device: Device) -> float:
     return median(_sums(device, _FEW, _LAUNCHES))
 
 
+def sum_kernel(device: Device, elements: int) -> tirx.PrimFunc:
+    """Return a kernel that writes the sum of two arrays of float32 to a third one."""
+    a, b = (te.placeholder((elements,), "float32", name) for name in "ab")
+    total = te.compute((elements,), lambda i: a[i] + b[i], name="total")
+    return default.schedule(te.create_prim_func([a, b, total]).with_attr("global_symbol", "main"), device.target)
+
+
 def _stream_rate(device: Device) -> float:
     """Measure the bytes that a sum of two arrays reads and writes in a second, the best of a few runs."""
     return 3.0 * 4 * _ELEMENTS / min(_sums(device, _ELEMENTS, 1))
@@ -40,10 +47,7 @@ def _stream_rate(device: Device) -> float:
 def _sums(device: Device, elements: int, number: int) -> list[float]:
     """Time a sum of two arrays that runs `number` times in a row. Return its seconds per run, once for each of some
     repeats."""
-    a, b = (te.placeholder((elements,), "float32", name) for name in "ab")
-    total = te.compute((elements,), lambda i: a[i] + b[i], name="total")
-    func = default.schedule(te.create_prim_func([a, b, total]).with_attr("global_symbol", "main"), device.target)
-    module = tvm.compile(func, target=device.target)
+    module = tvm.compile(sum_kernel(device, elements), target=device.target)
     place = device.tvm_device()
     arrays = [tvm.runtime.tensor(np.ones(elements, np.float32), place) for _ in range(3)]
     timed = module.mod.time_evaluator("main", place, number=number, repeat=_REPEATS)(*arrays)

@@ -22,8 +22,8 @@ from tuner.graph import Alone, FusedGraph, lower_transform
 from tuner.graph.fusion.fuse import PlainStep, Step, TunedStep
 from tuner.graph.ir.bindings import operands
 from tuner.placement.fallback import operator_of
-from tuner.placement.kernel_timing import computes, fitted_link, time_module
-from tuner.placement.transfer_timing import Crossings
+from tuner.placement.kernel_timing import computes, fitted_link
+from tuner.placement.timing import Timing, TimingHere
 from tuning_db.record import Config, Failure, FailureKind, Trial, Workload
 from tuning_db.store import Store
 
@@ -49,7 +49,7 @@ class Costs:
 
     What `networks` and `links` give precedes all else. `networks` has, for each device, the seconds of kernels in
     networks, by their `kernel_hash`. `links` has the latency in seconds and the seconds per byte, from one device to
-    another.
+    another. `timing` measures; by default the devices are here.
     """
 
     def __init__(
@@ -60,10 +60,12 @@ class Costs:
         *,
         networks: Sequence[Mapping[str, float]] = (),
         links: Mapping[tuple[int, int], tuple[float, float]] = MappingProxyType({}),
+        timing: Timing | None = None,
     ) -> None:
         self._devices, self._store, self._versions = devices, store, versions or {}
         self._networks = networks or [{} for _ in devices]
         self._links = links
+        self._timing: Timing = timing or TimingHere()
         self.measured = 0
         self.transform: Callable[[tuple[int, ...], str, int, Layout, Layout], Cost] = cache(self._transform)
         self.link: Callable[[int, int], tuple[float, float]] = cache(self._link)
@@ -99,7 +101,7 @@ class Costs:
         if (source, target) in self._links:
             return self._links[source, target]
         here, there, seconds = self._devices[source], self._devices[target], []
-        timed = cache(lambda: Crossings(here, there, COPIES).seconds())  # times all sizes as soon as one is needed
+        timed = cache(lambda: self._timing.crossings(here, there, COPIES))  # times all sizes as soon as one is needed
 
         def times(size: int) -> tuple[float, ...]:
             return timed()[size]
@@ -112,7 +114,7 @@ class Costs:
     def _timed(self, workload: Workload, device: int, module: IRModule) -> Cost:
         if not computes(module):
             return Cost(0.0, "free")
-        return self._known(workload, device, partial(time_module, module, self._devices[device]))
+        return self._known(workload, device, partial(self._timing.module, module, self._devices[device]))
 
     def _known(self, workload: Workload, device: int, measure: Callable[[], tuple[float, ...]]) -> Cost:
         key = self._devices[device].key

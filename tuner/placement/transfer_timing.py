@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import tvm
-from tvm import te
+from tvm import te, tirx
 
 from templates import default
 from tuner.devices import Device, timed_call, usable_cpus
@@ -145,14 +145,18 @@ def _pool_of(*ends: Device) -> tuple[Pool | None, int]:
     return pool, threads
 
 
-def _kernel(device: Device, count: int, pool: Pool | None) -> Any:
-    """Compile a kernel that makes each of `count` numbers again, as a sum of equal parts. It computes as much as a
-    small convolution, so that it takes longer where a thread wakes late."""
-    parts = max(_ADDITIONS // count, 1)
+def remaking(device: Device, count: int, additions: int = _ADDITIONS) -> tirx.PrimFunc:
+    """Return a kernel that makes each of `count` numbers again, as a sum of equal parts, by `additions` or as many as
+    there are numbers. It computes as much as a small convolution, so that it takes longer where a thread wakes late."""
+    parts = max(additions // count, 1)
     read, part = te.placeholder((count,), "float32", "read"), te.reduce_axis((0, parts), "part")
     made = te.compute((count,), lambda i: te.sum(read[i] * (1.0 / parts), axis=part), name="made")
-    func = default.schedule(te.create_prim_func([read, made]).with_attr("global_symbol", "main"), device.target)
-    compiled = tvm.compile(func, target=device.target)
+    return default.schedule(te.create_prim_func([read, made]).with_attr("global_symbol", "main"), device.target)
+
+
+def _kernel(device: Device, count: int, pool: Pool | None) -> Any:
+    """Compile the kernel `remaking`."""
+    compiled = tvm.compile(remaking(device, count), target=device.target)
     if pool is None or not device.is_host:
         return compiled.mod["main"]
     with TemporaryDirectory() as folder:

@@ -176,11 +176,19 @@ def test_others_see_who_measures(agent: Agent, home: Path) -> None:
         link.ask({"do": "ready"})
 
 
-def test_a_plan_is_not_made_for_a_board(agent: Agent, home: Path) -> None:
+@pytest.mark.parametrize(
+    ("device", "why"),
+    [
+        ("cpu,board:pi", "name devices of the board alone, such as board:NAME/opencl:0,cpu"),
+        ("board:pi+other", "networks are built for one board at a time"),
+        ("board:pi/cuda:0,cpu", "an OpenCL device of one board, or for both"),
+    ],
+)
+def test_a_plan_is_made_for_one_machine(agent: Agent, home: Path, device: str, why: str) -> None:
     assert agent.port
     tune("zoo", "squeezenet1.0", "-o", "m.onnx", cwd=home)
-    done = tune("plan", "m.onnx", "--device", "board:pi", "-o", "x", cwd=home)
-    assert (done.status, "run the command on the board with --device cpu and" in done.error) == (2, True)
+    done = tune("plan", "m.onnx", "--device", device, "-o", "x", cwd=home)
+    assert (done.status, why in done.error) == (2, True)
 
 
 def test_other_libraries_do_not_compete_on_a_board(agent: Agent, home: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -59,10 +59,9 @@ def known(workload: Workload, device: Device, seconds: float) -> Trial:
     return Trial(workload, device.key, config, template_named(config.template).version, (seconds,), error=1e-6)
 
 
-def fill(path: Path, model: Path, behind: str, slow: Callable[[str], str]) -> None:
+def fill(path: Path, model: Path, devices: Sequence[Device], behind: str, slow: Callable[[str], str]) -> None:
     """Other networks' convolutions, which take the device `behind` ten times as long, and the network's own operators,
     which take 20 ms on the device that `slow` names, 20 us on the other."""
-    devices = [open_device(GPU), open_device("cpu", 1)]
     with open_db(path) as store:
         for device in devices:
             factor = 10 if device.name == behind else 1
@@ -76,8 +75,9 @@ def fill(path: Path, model: Path, behind: str, slow: Callable[[str], str]) -> No
 def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     folder = tmp_path_factory.mktemp("placement")
     model = write_tiny_network(folder / "tiny.onnx")
-    fill(folder / "split.db", model, "cpu", lambda op: GPU if op == "dense" else "cpu")
-    fill(folder / "cpu.db", model, GPU, lambda _: GPU)
+    devices = [open_device(GPU), open_device("cpu", 1)]
+    fill(folder / "split.db", model, devices, "cpu", lambda op: GPU if op == "dense" else "cpu")
+    fill(folder / "cpu.db", model, devices, GPU, lambda _: GPU)
     names = (GPU, "cpu", "another")
     specs = tuple(DeviceSpec(n, n, 1e11, 1e10, "ram") for n in names)
     links = tuple(Link(a, b, 1e10, 1e-5) for a in names for b in names if a != b)

@@ -6,7 +6,7 @@ import pytest
 from tvm.target import Target
 
 from templates.gpu.limits import gpu_limits
-from tuner.devices.board import KIND, place_on_board
+from tuner.devices.board import KIND, place_on_board, places_on_board
 from tuner.devices.cpu import family
 from tuner.devices.cpu.on_boards import cpu_of
 from tuner.devices.cuda.on_boards import CudaOnBoards
@@ -49,6 +49,11 @@ def test_names() -> None:
     assert place_on_board("board:pi/cuda:1") == ("pi", "cuda:1")
     with pytest.raises(BadInput, match="/opencl:N or /cuda:N"):
         place_on_board("board:pi/vulkan:0")
+    for both in ("board:pi/opencl:0,board:pi", "board:pi/opencl:0,cpu", "board:pi/opencl:0, board:pi/cpu"):
+        assert places_on_board(both) == ("pi", ["opencl:0", "cpu"])
+    for several in ("board:a+b", "board:a/opencl:0,board:b"):
+        with pytest.raises(BadInput, match="networks are built for one board at a time"):
+            places_on_board(several)
 
 
 def orin() -> dict[str, object]:

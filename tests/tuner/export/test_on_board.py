@@ -106,7 +106,7 @@ def test_weights_of_another_export(board: str, tiny: Made, exports: Path, tmp_pa
     [
         (["--device", "board:nobody"], "no board is named 'nobody'"),
         (["--device", "cuda:57"], "device cuda:57: not found here"),
-        (["--device", "board:a+b"], "networks are built for the CPU or an OpenCL device of one board"),
+        (["--device", "board:a+b"], "networks are built for one board at a time: name one"),
         (["--device", "board:a/cuda:0"], "networks are built for the CPU or an OpenCL device of one board"),
         (["--device", "board:a:opencl:0"], "a slash is before the device: board:a/opencl:0"),
         (["--device", "board:a", "--target", "rpi4"], "--target and --device both say for which processor"),

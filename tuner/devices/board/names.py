@@ -1,5 +1,5 @@
 """Reads the names of boards' devices: "board:pi" is the CPU of pi, "board:pi/opencl:0" another device of it. Start at
-`place_on_board`."""
+`place_on_board`, or at `places_on_board` for several devices of one board."""
 
 from __future__ import annotations
 
@@ -29,6 +29,18 @@ def place_on_board(name: str) -> tuple[str, str]:
         others = " or /".join(kind.usage for kind in kinds_on_boards() if kind.name != _CPU)
         raise BadInput(f"device {name}: give board:{board} for its CPU, board:{board}/{others}")
     return board, device or _CPU
+
+
+def places_on_board(names: str) -> tuple[str, list[str]]:
+    """Return the board, and the devices there, that names with commas between them mean: "board:pi/opencl:0,board:pi"
+    means two devices of pi, and so does "board:pi/opencl:0,cpu". Raises BadInput as `place_on_board` does, and for
+    devices of several boards."""
+    first, *others = (name.strip() for name in names.split(","))
+    board, device = place_on_board(first)
+    given = [place_on_board(name if name.startswith(PREFIX) else f"{PREFIX}{board}/{name}") for name in others]
+    if len(boards_of(first)) > 1 or any(other != board for other, _ in given):
+        raise BadInput(f"device {names}: networks are built for one board at a time: name one")
+    return board, [device, *(device for _, device in given)]
 
 
 def name_on_board(board: str, device: str) -> str:

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from tvm.target import Target
 
 from tuner.devices.base import Device
 from tuner.devices.board.boards import Boards
 from tuner.devices.board.link import BoardBusy, BoardGone, KernelDied, Link
-from tuner.devices.board.names import boards_of, kind_on_board, name_on_board, on_board, place_on_board
+from tuner.devices.board.names import (
+    boards_of,
+    kind_on_board,
+    name_on_board,
+    on_board,
+    place_on_board,
+    places_on_board,
+)
 from tuner.devices.board.notices import Notices
 from tuner.errors import BadInput
 from tuning_db.record import DeviceKey
 
+_CPU = "cpu"
 _MEMORY_BYTES = 1 << 30  # what asking a driver may take
 
 
@@ -49,37 +58,55 @@ def alike(one: DeviceKey, other: DeviceKey) -> bool:
     return (one.family, one.model, one.attrs.get("threads")) == (other.family, other.model, other.attrs.get("threads"))
 
 
-def open_to_build(name: str, threads: int | None, notice: Callable[[str], object]) -> Device:
-    """Open a device of one board to build networks for it. The device is named as it is on the board, and a GPU's code
-    for the host is code for the board's CPU. `notice` is told where the board's turn is waited for.
+def open_to_build(names: str, threads: int | None, notice: Callable[[str], object]) -> list[Device]:
+    """Open devices of one board to build networks for them (see `places_on_board`). They are named as they are on the
+    board, and a GPU's code for the host is code for the board's CPU. `threads` is for the CPU. `notice` is told where
+    the board's turn is waited for.
 
-    Raises BadInput as `open_board` does, and for several boards.
+    Raises BadInput as `open_board` and `places_on_board` do.
     """
-    board, there = place_on_board(name)
-    if len(boards_of(name)) > 1:
-        raise BadInput(f"device {name}: networks are built for one board at a time: name one")
-    device = open_board(name, threads, notice)
-    if kind_on_board(name).is_cpu:
-        return replace(device, name=there)
-    host = open_board(name_on_board(board, "cpu"), 1).target
-    return replace(device, name=there, target=Target(device.target, host))
+    board, places = places_on_board(names)
+    with_cpu = _CPU in places
+    host = open_board(name_on_board(board, _CPU), threads if with_cpu else 1, notice)
+    opened = []
+    for place in places:
+        if place == _CPU:
+            opened.append(replace(host, name=place))
+        else:
+            device = open_board(name_on_board(board, place), None if with_cpu else threads, notice)
+            opened.append(replace(device, name=place, target=Target(device.target, host.target)))
+    return opened
+
+
+def reports(name: str, notice: Callable[[str], object]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what a board's agent says of the board, and what the driver of its device `name`, which is not the CPU,
+    says of that. Raises BadInput where the board cannot be reached or has no such device."""
+    try:
+        with Link(Boards()[place_on_board(name)[0]]) as link:
+            return link.facts, _driver_report(name, link, Notices(notice))
+    except (BoardGone, BoardBusy) as error:
+        raise BadInput(str(error)) from error
 
 
 def _opened(name: str, link: Link, threads: int | None, notices: Notices) -> Device:
     """Open a device of the board that is linked. Raises BadInput where the board has no such device."""
-    kind, device = kind_on_board(name), place_on_board(name)[1]
-    if kind.is_cpu:  # the facts describe it
+    if kind_on_board(name).is_cpu:  # the facts describe it
         return on_board(name).device(name, link.facts, {}, threads)
     if threads is not None:
         raise BadInput(f"device {name}: a number of threads is for the CPU; leave it out")
+    return on_board(name).device(name, link.facts, _driver_report(name, link, notices), threads)
+
+
+def _driver_report(name: str, link: Link, notices: Notices) -> dict[str, Any]:
+    """Return what the driver of a device of the board that is linked says of it. Raises BadInput where there is no such
+    device."""
+    board, device = place_on_board(name)
     settings = {"device": device, "form": on_board(name).form, "threads": 1, "memory_bytes": _MEMORY_BYTES}
     try:
-        waits_for = f"board {place_on_board(name)[0]}"
-        link.start(settings, 60.0, waits=lambda standing: notices.tell(standing.waits_for(waits_for)))
-        described, _ = link.ask({"do": "describe"})
+        link.start(settings, 60.0, waits=lambda standing: notices.tell(standing.waits_for(f"board {board}")))
+        return link.ask({"do": "describe"})[0]
     except (KernelDied, RuntimeError) as error:
         raise BadInput(f"device {name}: {error}") from error
-    return on_board(name).device(name, link.facts, described, threads)
 
 
 def _described(device: Device) -> str:

@@ -11,13 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import numpy as np
 from tvm import relax
 from tvm.ir import Call, GenericConst, GlobalVar, IRModule, Var
 
 from tuner.devices.parallel.stage import STAGE, groups_of
 from tuner.devices.stopwatch import COPY
 from tuner.graph.ir.bindings import dtype_of, shape_of
-from tuner.graph.ir.simplify import is_call
+from tuner.graph.ir.simplify import constant, is_call
 from tuner.graph.lowering.passes import memory_as_operands
 from tuner.graph.lowering.workspaces import Workspace
 
@@ -112,21 +113,23 @@ class Program:
         return program
 
 
-def program_of(module: IRModule, inputs: int) -> Program:
+def program_of(module: IRModule, inputs: int, lifted: list[np.ndarray] | None = None) -> Program:
     """Return the program of a module that `lower_placed` made, whose first `inputs` parameters are the model's inputs
-    and whose others are constants. Workspaces are not known before the kernels are compiled.
+    and whose others are constants. If `lifted` is given, constants that the module itself holds are appended to it, and
+    follow the program's other constants. Workspaces are not known before the kernels are compiled.
 
     Raises NoProgramError where the network does more than call kernels and copy values between devices.
     """
     main = memory_as_operands()(module)["main"]
-    return _Reader(main).program(inputs)
+    return _Reader(main, lifted).program(inputs)
 
 
 class _Reader:
     """Reads the bindings of a function in order."""
 
-    def __init__(self, main: relax.Function) -> None:
-        self._main = main
+    def __init__(self, main: relax.Function, lifted: list[np.ndarray] | None) -> None:
+        self._main, self._lifted = main, lifted
+        self._own: list[int] = []  # the values of `lifted`
         self._values: list[Value] = []
         self._calls: list[KernelCall] = []
         self._stages: list[Stage] = []
@@ -143,7 +146,7 @@ class _Reader:
         return Program(
             tuple(self._values),
             tuple(parameters[:inputs]),
-            tuple(parameters[inputs:]),
+            (*parameters[inputs:], *self._own),
             tuple(outputs if isinstance(outputs, list) else [outputs]),
             tuple(self._calls),
             stages=tuple(self._stages),
@@ -196,6 +199,10 @@ class _Reader:
             return [self._of(item) for item in expr.fields]
         if isinstance(expr, relax.TupleGetItem):
             return self._of(expr.tuple_value)[expr.index]
+        if self._lifted is not None and (array := constant(expr)) is not None:
+            self._lifted.append(array)
+            self._own.append(self._new(expr))
+            return self._own[-1]
         what = "a constant of its own" if isinstance(expr, GenericConst) else f"{type(expr).__name__}"
         raise NoProgramError(f"it reads {what}")
 

@@ -1,7 +1,7 @@
 """A topology describes what a network can be spread over: devices, the memories they use, and the links between them.
 
 Start at `model.Topology`. `reading.topology_of` reads a file or takes a profile's name, `here.measured_topology`
-measures the devices of this machine, and `writing.as_toml` writes a file.
+measures the devices of this machine, `on_board.measured_on_board` those of a board. `writing.as_toml` writes a file.
 """
 
 from __future__ import annotations

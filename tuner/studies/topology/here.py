@@ -74,10 +74,15 @@ def measured_link(source: Device, target: Device, sizes: Sequence[int] = COPIES,
     """Fit a line to copies from a kernel of one device to a kernel of another."""
     times = Crossings(source, target, sizes).seconds(rounds)
     seconds = tuple(sorted(times[size])[len(times[size]) // 10] for size in sizes)
+    return Copies(link_of(source, target, sizes, seconds), tuple(sizes), seconds)
+
+
+def link_of(source: Device, target: Device, sizes: Sequence[int], seconds: Sequence[float]) -> Link:
+    """Fit a link from one device to another to the seconds of copies of some sizes. Devices that compute on the same
+    cores make the copies there, too."""
     latency, rate = fitted_link(sizes, seconds)
     bus = HOST if shares_cores(source) and shares_cores(target) else ""
-    link = Link(source.name, target.name, 1 / rate if rate else math.inf, latency, bus)
-    return Copies(link, tuple(sizes), seconds)
+    return Link(source.name, target.name, 1 / rate if rate else math.inf, latency, bus)
 
 
 def _spec(device: Device) -> DeviceSpec:
