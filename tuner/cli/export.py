@@ -149,8 +149,7 @@ def _check_processor(model: Path, target: str | None, device: str) -> None:
 
 
 def _built(request: BuildRequest, target: str | None, out: Output, *, experimental: bool) -> Check | None:
-    """Build the model, for a `target` that may be `experimental`, and return how its export is checked if not as usual.
-    """
+    """Build the model, for a target that may be `experimental`. Return how its export is checked if not as usual."""
     if target is None and not is_on_board(request.device):
         build_verified(request, out)
         return None

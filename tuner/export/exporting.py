@@ -21,8 +21,8 @@ from tuner.export.compiling import Code, Libc, System, link, own_libc, toolchain
 from tuner.export.device import DRIVERS, device_tables
 from tuner.export.layout import HOST, Layout, kernels_of, laid_out, on_host
 from tuner.export.source import Source, filled
-from tuner.export.weights import Weights, weights_of
 from tuner.export.webassembly import find_zig, link_module
+from tuner.export.weights import Weights, weights_of
 from tuner.graph import Program
 from tuner.measure.codegen.toolchain import machine_of
 from tuner.module.constants import read_constants
@@ -76,10 +76,10 @@ def export(
     check: Check | None = None,
 ) -> Exported:
     """Export the module in `directory` to `folder`, under a `name` (default: the model's), for systems with this C
-    library (default: this system's; WebAssembly has its own). `flags` are given to the C compiler. Files of an earlier export are replaced,
-    others are kept. `check` gets the module's folder, the folder of the finished export and its name, before the export
-    is put in place. What it returns becomes part of the export's description. By default an export for this system is
-    compared with its module.
+    library (default: this system's; WebAssembly has its own). `flags` are given to the C compiler. Files of an earlier
+    export are replaced, others are kept. `check` gets the module's folder, the folder of the finished export and its
+    name, before the export is put in place. What it returns becomes part of the export's description. By default an
+    export for this system is compared with its module.
 
     Raises BadInput if the module cannot be exported, the name is no identifier, or a tool is missing or fails. Raises
     VerificationFailed if an output of the export differs from the module's.
@@ -215,7 +215,7 @@ def _described(source: Source, manifest: Manifest, library: Path) -> dict[str, A
     layout: Layout = source.layout
     memory = {
         "library": library.stat().st_size,
-        "weights": (folder / f"{source.name}.weights").stat().st_size,
+        "weights": library.with_name(f"{source.name}.weights").stat().st_size,
         "arena": layout.arena + manifest.threads * layout.part,
         "device": layout.device.size,
         "least": layout.least + manifest.threads * layout.part,

@@ -1,9 +1,9 @@
 """Link an exported network for WebAssembly: a static library, and a module that a program loads. Start at
 `link_module`.
 
-There is no objcopy for WebAssembly's object files, so that `with_local_symbols` changes the table of symbols itself. Its
-layout is that of "WebAssembly Object File Linking" (WebAssembly/tool-conventions, Linking.md), and that of sections and
-numbers the one of the WebAssembly Core Specification (chapter 5, Binary Format).
+No objcopy makes symbols of WebAssembly's object files local, so `with_local_symbols` changes their table itself. Its
+layout is described in "WebAssembly Object File Linking" (WebAssembly/tool-conventions, Linking.md), and the layout of
+sections and numbers in the WebAssembly Core Specification (chapter 5, Binary Format).
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def link_module(code: Code, folder: Path, zig: Sequence[str], *, flags: Sequence
     """Write lib`name`.a and `name`.wasm to a folder with zig's compiler and linker. `flags` are more flags of the
     compiler.
 
-    The module exports the functions and tables of the network's header, and malloc, aligned_alloc and free. Its function
-    `_initialize` is to be called first. Raises BadInput if a tool fails.
+    The module exports the functions and tables of the network's header, and malloc, aligned_alloc and free. A program
+    has to call its function `_initialize` first. Raises BadInput if a tool fails.
     """
     name, compiler = code.name, [*zig, "cc", "-target", _TARGET]
     with tempfile.TemporaryDirectory() as temporary:
@@ -64,7 +64,7 @@ def with_local_symbols(content: bytes, prefix: str) -> tuple[bytes, list[str]]:
     """
     changed, public = bytearray(content), list[str]()
     for at, flags, name in _symbols(content):
-        if flags & _UNDEFINED:
+        if flags & (_UNDEFINED | _LOCAL):
             continue
         if name.startswith(prefix):
             public.append(name)

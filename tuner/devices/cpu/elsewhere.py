@@ -26,8 +26,8 @@ _RISCV_VECTORS = ("+zve64d", "+zvl128b")
 @dataclass(frozen=True)
 class CpuElsewhere:
     """A CPU that is not here. `title` is for a person. `triple`, `cpu` and `features` are LLVM's. `threads` is the
-    number of its fast cores, and `cache_bytes` the size of its last cache level. `vector_bits` is for LLVM back ends that
-    do not know the size of their vectors. One that is `experimental` is compiled for only where a person asks for that.
+    number of its fast cores, and `cache_bytes` the size of its last cache level. `vector_bits` is the size of a vector
+    where TVM does not know it. One that is `experimental` is compiled for only where a person asks for that.
     """
 
     name: str
