@@ -1,4 +1,4 @@
-"""Link an exported network for WebAssembly: a static library, and a module that a program loads. Start at
+"""Links exported networks for WebAssembly: it writes a static library, and a module that a program loads. Start at
 `link_module`.
 
 No objcopy makes symbols of WebAssembly's object files local, so `with_local_symbols` changes their table itself. Its
