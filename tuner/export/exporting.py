@@ -90,10 +90,7 @@ def export(
     system = _system(machine, libc)
     program = on_host(_program(directory, manifest))
     name = identifier(manifest.model["name"] if name is None else name, given=name is not None)
-    if system == "wasi":
-        linked: Callable[[Code, Path], None] = partial(link_module, zig=find_zig(), flags=flags)
-    else:
-        linked = partial(link, tools=toolchain_for(machine, system), flags=flags)
+    linked = _linker(machine, system, flags)
     weights = _weights(directory, manifest, program)
     source = _source(name, manifest, program, weights)
     kernels = directory / manifest.objects if manifest.objects and kernels_of(program, HOST) else None
@@ -123,6 +120,13 @@ def _system(machine: str, libc: Libc | None) -> System:
     if libc is not None:
         raise BadInput(f"--libc {libc}: an export for wasm32 has WASI's C library; leave the option out")
     return "wasi"
+
+
+def _linker(machine: str, system: System, flags: Sequence[str]) -> Callable[[Code, Path], None]:
+    """Return what links an export in a folder. Raises BadInput naming what to install."""
+    if system == "wasi":
+        return partial(link_module, zig=find_zig(), flags=flags)
+    return partial(link, tools=toolchain_for(machine, system), flags=flags)
 
 
 def _whole(folder: Path, write: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:

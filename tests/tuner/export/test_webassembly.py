@@ -135,6 +135,7 @@ def test_faults_are_told(folder: Path, tmp_path: Path) -> None:
     [
         ((), "any WebAssembly engine with SIMD is an experiment; add --experimental to have it"),
         (("--experimental", "--threads", "2"), "--threads 2: kernels for wasm32 have one thread; leave the option out"),
+        (("--experimental", "--libc", "musl"), "an export for wasm32 has WASI's C library; leave the option out"),
         (("--experimental", "--target", "wasm32:sm_86"), "wasm32 has no GPU; give --target wasm32"),
     ],
 )
