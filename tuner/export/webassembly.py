@@ -1,4 +1,4 @@
-"""Links exported networks for WebAssembly: it writes a static library, and a module that a program loads. Start at
+"""Write an exported network as a static library for WebAssembly, and as a module that a program loads. Start at
 `link_module`.
 
 No objcopy makes symbols of WebAssembly's object files local, so `with_local_symbols` changes their table itself. Its
