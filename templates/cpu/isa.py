@@ -32,7 +32,7 @@ _UNITS = (
     ("neon", VectorUnit(4, 32)),
     ("zvl128b", VectorUnit(4, 32)),
 )
-_BASELINE = VectorUnit(4, 16)  # SSE2, and any unknown unit: 128 bits
+_BASELINE = VectorUnit(4, 16)  # SSE2, WebAssembly's SIMD, and any unknown unit: 128 bits
 
 
 def vector_unit(target: Target) -> VectorUnit:

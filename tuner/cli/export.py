@@ -87,6 +87,9 @@ def command(
         Libc | None,
         typer.Option("--libc", help="The C library of the system: glibc, musl or Android's (default: as here)."),
     ] = None,
+    experimental: Annotated[
+        bool, typer.Option("--experimental", help="Allow what is an experiment: --target wasm32.")
+    ] = False,
     shape: ShapeOption = None,
     batch: BatchOption = None,
     threads: ThreadsOption = None,
@@ -130,7 +133,7 @@ def command(
                 objective=objective,
                 max_weights=limit,
             )
-            check = _built(request, target, out)
+            check = _built(request, target, out, experimental=experimental)
         exported = export(module, output, name, libc=None if libc is None else libc.value, check=check)
         _show(exported, out)
         out.result({**asdict(exported), "folder": str(exported.folder)})
@@ -146,8 +149,8 @@ def _check_processor(model: Path, target: str | None, device: str) -> None:
         raise BadInput(f"--target {target}: is not known; choose among {', '.join(CPUS)}")
 
 
-def _built(request: BuildRequest, target: str | None, out: Output) -> Check | None:
-    """Build the model, and return how its export is checked if not as usual."""
+def _built(request: BuildRequest, target: str | None, out: Output, *, experimental: bool) -> Check | None:
+    """Build the model, for a target that may be `experimental`. Return how its export is checked if not as usual."""
     if target is None and not is_on_board(request.device):
         build_verified(request, out)
         return None
@@ -155,7 +158,10 @@ def _built(request: BuildRequest, target: str | None, out: Output) -> Check | No
     from tuner.export.checking import check_nothing
     from tuner.module import BuildOptions
 
-    devices = open_for_build(request, out) if target is None else devices_elsewhere(target, request.threads)
+    if target is None:
+        devices = open_for_build(request, out)
+    else:
+        devices = devices_elsewhere(target, request.threads, experimental=experimental)
     options = BuildOptions(
         request.exact,
         link=False,
@@ -172,12 +178,18 @@ def _show(exported: Exported, out: Output) -> None:
     table = Table(box=None)
     for title in ("file", "what it is"):
         table.add_column(title)
-    table.add_row(f"lib{name}.so, lib{name}.a", f"kernels and runtime, {exported.library / 1024:.0f} KiB")
+    is_module = exported.libc == "wasi"
+    library = f"{name}.wasm" if is_module else f"lib{name}.so"
+    table.add_row(f"{library}, lib{name}.a", f"kernels and runtime, {exported.library / 1024:.0f} KiB")
     table.add_row(f"{name}.weights", f"{exported.weights / 2**20:.1f} MiB")
     table.add_row(f"{name}.h, {name}.hpp", "interfaces for C and C++")
-    table.add_row(f"{name}.py", "wrapper for Python with NumPy")
-    table.add_row("example.c, Makefile, CMakeLists.txt", "a program that runs it")
-    table.add_row("serve.py", "a small server for HTTP")
+    if is_module:
+        table.add_row(f"{name}.py", "wrapper for Python with NumPy and wasmtime")
+        table.add_row("example.c", "a program that runs it")
+    else:
+        table.add_row(f"{name}.py", "wrapper for Python with NumPy")
+        table.add_row("example.c, Makefile, CMakeLists.txt", "a program that runs it")
+        table.add_row("serve.py", "a small server for HTTP")
     out.show(table)
     device = f" and {exported.device / 2**20:.1f} MiB on the device" if exported.device else ""
     out.show(

@@ -9,7 +9,7 @@ from tvm.target import Target
 
 from templates.gpu.limits import gpu_target
 from tuner.devices.base import Device
-from tuner.devices.cpu import cpu_elsewhere
+from tuner.devices.cpu import cpu_elsewhere, cpus_elsewhere
 from tuner.devices.cuda import arch_of
 from tuner.devices.gpu import LEAST_CACHE_BYTES
 from tuner.devices.keys import device_key
@@ -22,15 +22,21 @@ _ARCH = re.compile(r"sm_(\d+)(\d)a?")
 _OWN = "cuda"  # names the GPU of a board
 
 
-def devices_elsewhere(spec: str, threads: int | None = None) -> list[Device]:
+def devices_elsewhere(spec: str, threads: int | None = None, *, experimental: bool = False) -> list[Device]:
     """Return the devices that `spec` names, for CPUs with so many threads (default: the CPU's fast cores).
 
     It is a CPU ("rpi4"), or a GPU behind the name of the CPU of its host: that of the board ("jetson-orin:cuda"), or
-    one of an architecture ("x86-64-v3:sm_86"). With ",cpu" at the end the CPU is the second device.
+    one of an architecture ("x86-64-v3:sm_86"). With ",cpu" at the end the CPU is the second device. A CPU that is an
+    experiment is described only with `experimental`.
 
-    Raises BadInput for a name that is not known.
+    Raises BadInput for a name that is not known, and for one that is an experiment where none is asked for.
     """
     name, colon, rest = spec.partition(":")
+    known = next((cpu for cpu in cpus_elsewhere() if cpu.name == name), None)
+    if known is not None and known.experimental and not experimental:
+        raise BadInput(f"--target {spec}: {known.title} is an experiment; add --experimental to have it")
+    if known is not None and known.is_webassembly and colon:
+        raise BadInput(f"--target {spec}: {name} has no GPU; give --target {name}")
     gpu, comma, beside = rest.partition(",")
     cpu = cpu_elsewhere(name, threads)
     if not colon:

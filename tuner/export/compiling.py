@@ -20,16 +20,16 @@ from typing import Literal
 from tuner.errors import BadInput
 
 _FLAGS = ("-O2", "-std=gnu11", "-fPIC", "-ffunction-sections", "-fno-exceptions", "-pthread", "-D_FILE_OFFSET_BITS=64")
-_RUNTIME = ("network.h", "network.inc", "processor.h", "processor.c")
+_HEADERS = ("network.h", "network.inc", "pages.h", "pool.h", "processor.h")
+_RUNTIME = ("pages.c", "pool.c", "processor.c")
 _DEVICE = ("device.h", "driver.h", "driver.c")  # and the C file of the kind of device
-_POOL = ("pool.h", "pool.c")  # of tuner.devices.parallel
-
 
 _API = 24  # of Android 7, the oldest whose C library has all that is called
 _NDK = "ANDROID_NDK_HOME"  # the variable that says where Android's development kit is
 _LARGEST_PAGE = 16384  # bytes; Android 15 has such pages
 
 Libc = Literal["gnu", "musl", "bionic"]  # the C library of the system that an export is for; bionic is Android's
+System = Libc | Literal["wasi"]  # which WebAssembly modules have
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def toolchain_for(machine: str, libc: Libc = "gnu") -> Toolchain:
         "archiver": [(f"{prefix}ar",), ("llvm-ar",)],
         "objcopy": [(f"{prefix}objcopy",), ("llvm-objcopy",)],
     }
-    if not own and (zig := _zig()) is not None:
+    if not own and (zig := zig_command()) is not None:
         options["compiler"].append((*zig, "cc", "-target", system))
         options["archiver"].append((*zig, "ar"))
     found = {tool: next(filter(_exists, commands), None) for tool, commands in options.items()}
@@ -102,7 +102,7 @@ def _system(machine: str, libc: Libc) -> str:
     return f"{machine}-linux-{libc}"
 
 
-def _zig() -> tuple[str, ...] | None:
+def zig_command() -> tuple[str, ...] | None:
     """Return the command of zig, which is in PATH or in the Python package ziglang."""
     if shutil.which("zig"):
         return ("zig",)
@@ -134,40 +134,46 @@ def link(code: Code, folder: Path, tools: Toolchain, *, flags: Sequence[str] = (
     name = code.name
     with tempfile.TemporaryDirectory() as temporary:
         work = Path(temporary)
-        (work / f"{name}.c").write_text(code.body)
-        (work / f"{name}.h").write_text(code.header)
         driver = () if code.device is None else (*_DEVICE, f"{code.device}.c")
-        _copy_runtime(work, driver)
-        objects = [] if code.kernels is None else [str(code.kernels)]
-        for source in (f"{name}.c", "processor.c", "pool.c", *(file for file in driver if file.endswith(".c"))):
-            made = work / Path(source).with_suffix(".o")
-            _run([*tools.compiler, *_FLAGS, *flags, "-c", "-o", str(made), str(work / source)])
-            objects.append(str(made))
+        objects = compile_all(code, work, [*tools.compiler, *_FLAGS, *flags], (*_RUNTIME, *driver))
         whole = work / "whole.o"
-        _run([*tools.compiler, "-r", "-nostdlib", "-o", str(whole), *objects])
-        _run([*tools.objcopy, "--wildcard", f"--keep-global-symbol={name}_*", "--strip-debug", str(whole)])
+        run_tool([*tools.compiler, "-r", "-nostdlib", "-o", str(whole), *objects])
+        run_tool([*tools.objcopy, "--wildcard", f"--keep-global-symbol={name}_*", "--strip-debug", str(whole)])
         archive = folder / f"lib{name}.a"
         archive.unlink(missing_ok=True)
-        _run([*tools.archiver, "rcsD", str(archive), str(whole)])
+        run_tool([*tools.archiver, "rcsD", str(archive), str(whole)])
         versions = work / "versions"
         versions.write_text(f"{name}_1 {{ global: {name}_*; local: *; }};\n")
         # The library stays when it is closed: its threads may still wait for work.
         stays = ("-Wl,-z,noexecstack", "-Wl,-z,nodelete")
         shared = ("-shared", "-pthread", *stays, *tools.shared, "-Wl,--gc-sections", "-Wl,-s")
         script = f"-Wl,--version-script={versions}"
-        _run([*tools.compiler, *shared, *flags, script, "-o", str(folder / f"lib{name}.so"), str(whole), "-lm", "-ldl"])
+        library = str(folder / f"lib{name}.so")
+        run_tool([*tools.compiler, *shared, *flags, script, "-o", library, str(whole), "-lm", "-ldl"])
 
 
-def _copy_runtime(folder: Path, driver: Sequence[str]) -> None:
-    """Copy the C files that are the same for all networks, with those that a `driver` of a device needs."""
-    own = files(__package__) / "runtime"
-    for place, names in ((own, (*_RUNTIME, *driver)), (files("tuner.devices.parallel"), _POOL)):
-        for name in names:
-            with as_file(place / name) as path:
-                shutil.copyfile(path, folder / name)
+def compile_all(code: Code, work: Path, command: Sequence[str], runtime: Sequence[str]) -> list[str]:
+    """Compile a network's C file, and the files of the `runtime` that is the same for all networks, with the compiler's
+    `command`, in the folder `work`. Return the paths of all object files, that of the kernels among them.
+
+    Raises BadInput if the compiler fails.
+    """
+    (work / f"{code.name}.c").write_text(code.body)
+    (work / f"{code.name}.h").write_text(code.header)
+    for name in (*_HEADERS, *runtime):
+        place = files("tuner.devices.parallel") if name.startswith("pool.") else files(__package__) / "runtime"
+        with as_file(place / name) as path:
+            shutil.copyfile(path, work / name)
+    objects = [] if code.kernels is None else [str(code.kernels)]
+    for source in (f"{code.name}.c", *(file for file in runtime if file.endswith(".c"))):
+        made = work / Path(source).with_suffix(".o")
+        run_tool([*command, "-c", "-o", str(made), str(work / source)])
+        objects.append(str(made))
+    return objects
 
 
-def _run(command: Sequence[str]) -> None:
+def run_tool(command: Sequence[str]) -> None:
+    """Run a compiler or another tool. Raises BadInput with the first line that it says if it fails."""
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     if done.returncode:
         said = done.stderr.strip().splitlines()

@@ -8,6 +8,7 @@ import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,11 @@ import numpy as np
 from board_agent.parsing import parse_json
 from tuner.errors import BadInput
 from tuner.export.checking import Check, check_equal, check_nothing, host_target
-from tuner.export.compiling import Code, Libc, link, own_libc, toolchain_for
+from tuner.export.compiling import Code, Libc, System, link, own_libc, toolchain_for
 from tuner.export.device import DRIVERS, device_tables
 from tuner.export.layout import HOST, Layout, kernels_of, laid_out, on_host
 from tuner.export.source import Source, filled
+from tuner.export.webassembly import find_zig, link_module
 from tuner.export.weights import Weights, weights_of
 from tuner.graph import Program
 from tuner.measure.codegen.toolchain import machine_of
@@ -28,20 +30,33 @@ from tuner.module.manifest import Manifest, Processor, read_manifest
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _FORMAT = 1
-# Files of the export that are templates of the runtime, by their endings.
-_TEMPLATES = {".hpp": "interface.hpp.in", ".py": "wrapper.py.in"}
-_PLAIN = ("example.c", "serve.py", "Makefile", "CMakeLists.txt")
+
+
+@dataclass(frozen=True)
+class _Files:
+    """What an export for a kind of system consists of, besides the weights, the header and the description. `library`
+    is what runs, and `plain` are files with names of their own; {} stands for the network's name. `wrapper` is the
+    template of the wrapper for Python."""
+
+    library: str
+    wrapper: str
+    plain: tuple[str, ...]
+
+
+_LINUX = _Files("lib{}.so", "wrapper.py.in", ("example.c", "serve.py", "Makefile", "CMakeLists.txt"))
+_WASI = _Files("{}.wasm", "module.py.in", ("example.c",))
 
 
 @dataclass(frozen=True)
 class Exported:
     """What was exported: the files' folder, and sizes in bytes. `arena` is what one context with the usual number of
     threads needs on the host, `device` what it needs on another device, `least` the most values that are needed at one
-    time on the host, and `library` the size of the shared library. `checked` is what its check says of it, and empty if
-    nothing could be run."""
+    time on the host, and `library` the size of the shared library or WebAssembly module. `libc` is the system's C
+    library. `checked` is what its check says of it, and empty if nothing could be run."""
 
     folder: Path
     name: str
+    libc: System
     library: int
     weights: int
     arena: int
@@ -61,38 +76,57 @@ def export(
     check: Check | None = None,
 ) -> Exported:
     """Export the module in `directory` to `folder`, under a `name` (default: the model's), for systems with this C
-    library (default: this system's). `flags` are given to the C compiler. Files of an earlier export are replaced,
-    others are kept. `check` gets the module's folder, the folder of the finished export and its name, before the export
-    is put in place. What it returns becomes part of the export's description. By default an export for this system is
-    compared with its module.
+    library (default: this system's; WebAssembly has its own). `flags` are given to the C compiler. Files of an earlier
+    export are replaced, others are kept. `check` gets the module's folder, the folder of the finished export and its
+    name, before the export is put in place. What it returns becomes part of the export's description. By default an
+    export for this system is compared with its module.
 
     Raises BadInput if the module cannot be exported, the name is no identifier, or a tool is missing or fails. Raises
     VerificationFailed if an output of the export differs from the module's.
     """
     directory, folder = Path(directory), Path(folder)
-    libc = libc or own_libc()
     manifest = read_manifest(directory)
+    machine = machine_of(host_target(manifest))
+    system = _system(machine, libc)
     program = on_host(_program(directory, manifest))
     name = identifier(manifest.model["name"] if name is None else name, given=name is not None)
-    tools = toolchain_for(machine_of(host_target(manifest)), libc)
+    linked = _linker(machine, system, flags)
     weights = _weights(directory, manifest, program)
     source = _source(name, manifest, program, weights)
     kernels = directory / manifest.objects if manifest.objects and kernels_of(program, HOST) else None
     device = None if source.tables is None else source.tables.kind
     code = Code(name, source.body(), source.header(), kernels, device)
-    check = check or (check_equal if libc == own_libc() else check_nothing)
+    check = check or (check_equal if system == own_libc() else check_nothing)
+    made = _WASI if system == "wasi" else _LINUX
 
     def write(work: Path) -> dict[str, Any]:
         """Write all files to a folder and check them. Return the description of the export."""
-        link(code, work, tools, flags=flags)
-        _write_rest(source, weights, work)
-        found = _described(source, manifest, work)
+        linked(code, work)
+        _write_rest(source, weights, work, made)
+        found = _described(source, manifest, work / made.library.format(name))
         found["checked"] = dict(check(directory, work, name))
         (work / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n")
         return found
 
     found = _whole(folder, write)
-    return Exported(folder, name, calls=len(program.calls), checked=found["checked"], **found["memory"])
+    return Exported(folder, name, system, calls=len(program.calls), checked=found["checked"], **found["memory"])
+
+
+def _system(machine: str, libc: Libc | None) -> System:
+    """Return the C library of the system that an export is for, where a person may have chosen one. Raises BadInput for
+    one that the machine does not have."""
+    if machine != "wasm32":
+        return libc or own_libc()
+    if libc is not None:
+        raise BadInput(f"--libc {libc}: an export for wasm32 has WASI's C library; leave the option out")
+    return "wasi"
+
+
+def _linker(machine: str, system: System, flags: Sequence[str]) -> Callable[[Code, Path], None]:
+    """Return what links an export in a folder. Raises BadInput naming what to install."""
+    if system == "wasi":
+        return partial(link_module, zig=find_zig(), flags=flags)
+    return partial(link, tools=toolchain_for(machine, system), flags=flags)
 
 
 def _whole(folder: Path, write: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
@@ -171,21 +205,21 @@ def _weights(directory: Path, manifest: Manifest, program: Program) -> Weights:
     return weights_of(arrays, json.dumps(program.as_dict(), sort_keys=True))
 
 
-def _write_rest(source: Source, weights: Weights, folder: Path) -> None:
+def _write_rest(source: Source, weights: Weights, folder: Path, made: _Files) -> None:
     (folder / f"{source.name}.weights").write_bytes(weights.content)
     (folder / f"{source.name}.h").write_text(source.header())
-    for ending, template in _TEMPLATES.items():
+    for ending, template in ((".hpp", "interface.hpp.in"), (".py", made.wrapper)):
         (folder / f"{source.name}{ending}").write_text(filled(template, source.words))
-    for file in _PLAIN:
+    for file in made.plain:
         (folder / file).write_text(filled(f"{file}.in", source.words))
 
 
-def _described(source: Source, manifest: Manifest, folder: Path) -> dict[str, Any]:
+def _described(source: Source, manifest: Manifest, library: Path) -> dict[str, Any]:
     """Return the description of an export, which is written beside it."""
     layout: Layout = source.layout
     memory = {
-        "library": (folder / f"lib{source.name}.so").stat().st_size,
-        "weights": (folder / f"{source.name}.weights").stat().st_size,
+        "library": library.stat().st_size,
+        "weights": library.with_name(f"{source.name}.weights").stat().st_size,
         "arena": layout.arena + manifest.threads * layout.part,
         "device": layout.device.size,
         "least": layout.least + manifest.threads * layout.part,

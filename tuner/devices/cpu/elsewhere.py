@@ -17,6 +17,7 @@ from tuning_db.record import DeviceKey
 _ARM64, _X86_64, _RISCV64 = "aarch64-linux-gnu", "x86_64-linux-gnu", "riscv64-unknown-linux-gnu"
 _ARM32 = "armv7a-unknown-linux-gnueabihf"  # LLVM takes the second part of a shorter name for a vendor
 _RISCV = ("+m", "+a", "+f", "+d", "+c")
+_WASM32 = "wasm32-unknown-wasi"
 # The vector extension "v" by its parts: where TVM sees it whole it makes loops of vectors without a fixed length, in
 # which its pass UnsupportedDtypeLegalize fails.
 _RISCV_VECTORS = ("+zve64d", "+zvl128b")
@@ -25,7 +26,9 @@ _RISCV_VECTORS = ("+zve64d", "+zvl128b")
 @dataclass(frozen=True)
 class CpuElsewhere:
     """A CPU that is not here. `title` is for a person. `triple`, `cpu` and `features` are LLVM's. `threads` is the
-    number of its fast cores, and `cache_bytes` the size of its last cache level."""
+    number of its fast cores, and `cache_bytes` the size of its last cache level. `vector_bits` is the size of a vector
+    where TVM does not know it. One that is `experimental` is compiled for only where a person asks for that.
+    """
 
     name: str
     title: str
@@ -35,6 +38,13 @@ class CpuElsewhere:
     cache_bytes: int
     features: tuple[str, ...] = ()
     abi: str = ""
+    vector_bits: int = 0
+    experimental: bool = False
+
+    @property
+    def is_webassembly(self) -> bool:
+        """Return whether it is a WebAssembly engine, which has one thread and no GPU."""
+        return self.triple.startswith("wasm32-")
 
     def target(self, threads: int) -> Target:
         """Return TVM's target for functions that use so many threads."""
@@ -43,6 +53,8 @@ class CpuElsewhere:
             options["mattr"] = list(self.features)
         if self.abi:
             options["mabi"] = self.abi
+        if self.vector_bits:
+            options["vector-width"] = self.vector_bits
         return Target(options)
 
 
@@ -65,6 +77,17 @@ _KNOWN = (
     CpuElsewhere("x86-64-v2", "any x86-64 with SSE4.2", _X86_64, "x86-64-v2", 2, 4 << 20),
     CpuElsewhere("x86-64-v3", "any x86-64 with AVX2", _X86_64, "x86-64-v3", 4, 8 << 20),
     CpuElsewhere("x86-64-v4", "any x86-64 with AVX-512", _X86_64, "x86-64-v4", 4, 16 << 20),
+    CpuElsewhere(
+        "wasm32",
+        "any WebAssembly engine with SIMD",
+        _WASM32,
+        "generic",
+        1,
+        1 << 20,
+        ("+simd128", "+bulk-memory"),
+        vector_bits=128,
+        experimental=True,
+    ),
 )
 
 
@@ -76,12 +99,14 @@ def cpus_elsewhere() -> tuple[CpuElsewhere, ...]:
 def cpu_elsewhere(name: str, threads: int | None = None) -> Device:
     """Return a device for a CPU that is not here, with so many threads (default: its fast cores).
 
-    Raises BadInput for a name that is not known.
+    Raises BadInput for a name that is not known, and for more threads than it can have.
     """
     found = next((cpu for cpu in _KNOWN if cpu.name == name), None)
     if found is None:
         raise BadInput(f"--target {name}: is not known; choose among {', '.join(cpu.name for cpu in _KNOWN)}")
     count = threads or found.threads
+    if found.is_webassembly and count > 1:
+        raise BadInput(f"--threads {count}: kernels for {name} have one thread; leave the option out")
     target = found.target(count)
     attrs = {"threads": count, "last_level_cache_bytes": found.cache_bytes}
     machine = found.triple.partition("-")[0]
