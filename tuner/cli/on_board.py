@@ -141,6 +141,7 @@ def build_on_board(asked: BuildRequest, out: Output) -> dict[str, Any]:
         portable=True,
         objective=asked.objective.value,
         max_weights=asked.max_weights,
+        max_memory=asked.max_memory,
     )
     manifest = build_for(asked, [device], options, out)
     seconds = time.perf_counter() - started
