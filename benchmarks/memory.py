@@ -1,12 +1,12 @@
-"""This benchmark tells how much memory an inference needs by the objectives of `tune build`, and how near the arena of an
-export is to what no arena can be smaller than.
+"""This benchmark tells how much memory an inference needs by the objectives of `tune build`, and how near the arena of
+an export is to what no arena can be smaller than.
 
     python benchmarks/memory.py MODEL.onnx ... [--db FILE] [--threads 2] [--json FILE]
 
 Networks are lowered for this machine's CPU and not compiled; configs are the database's, else those that come with
-edgetune. For each objective there are the MiB of the weights, of the values that TVM plans, of the largest workspace and
-of all three, the `peak`, and the seconds that choosing took. `arena` is what `tune export` gives to values, inputs and
-workspaces outside of parallel loops, and `bound` the most of them that are needed at one time; both in MiB.
+edgetune. For each objective there are the MiB of the weights, of the values that TVM plans, of the largest workspace
+and of all three, the `peak`, and the seconds that choosing took. `arena` is what `tune export` gives to values, inputs
+and workspaces outside of parallel loops, and `bound` the most of them that are needed at one time; both in MiB.
 """
 
 from __future__ import annotations

@@ -135,6 +135,11 @@ def command(
             check = _built(request, target, out)
         exported = export(module, output, name, libc=None if libc is None else libc.value, check=check)
         _show(exported, out)
+        needed = exported.weights + exported.arena + exported.device
+        if most_memory is not None and needed > most_memory:
+            out.remark(
+                f"weights and arena take {needed / 2**20:.1f} MiB, above --max-memory: the arena has room for inputs"
+            )
         out.result({**asdict(exported), "folder": str(exported.folder)})
 
 

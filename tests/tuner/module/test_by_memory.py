@@ -8,6 +8,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+from tvm.ir import Var
 
 from templates.template import search_space, template_named
 from tests.tuner.cli.conftest import run_tune
@@ -16,7 +17,7 @@ from tests.tuner.graph.networks import Net
 from tuner.devices import Device, open_device
 from tuner.errors import BadInput
 from tuner.graph import FusedGraph, fuse, load_onnx
-from tuner.graph.layout.choice import Planned, choose, choose_of_each
+from tuner.graph.layout.choice import Choice, Planned, choose, choose_of_each
 from tuner.graph.layout.weights import smallest
 from tuner.module import (
     BuildOptions,
@@ -60,11 +61,11 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> FusedGraph:
     return fuse(load_onnx(_write(tmp_path_factory.mktemp("model") / "net.onnx")))
 
 
-def _lowering(graph: FusedGraph, device: Device) -> Lowering:
+def lowering_of(graph: FusedGraph, device: Device) -> Lowering:
     return Lowering(graph, device, Planned([0] * len(graph.steps)))
 
 
-def _chosen(graph: FusedGraph, device: Device, store: Store | None) -> dict:
+def fastest_of(graph: FusedGraph, device: Device, store: Store | None = None) -> dict[Var, Choice]:
     """What is chosen by latency."""
     best = choose([s.workload for s in graph.tuned], device, store)
     return {s.out: best[s.workload] for s in graph.tuned}
@@ -81,7 +82,7 @@ def _tuned(graph: FusedGraph, device: Device, store: Store, seed: int) -> None:
             store.add(Trial(workload, device.key, config, version, (drawn.uniform(1e-6, 1e-3),), error=1e-7))
 
 
-def _as_built(manifest: Manifest, footprint: Footprint) -> None:
+def assert_foreseen(manifest: Manifest, footprint: Footprint) -> None:
     """Values and workspaces are what was built, and the weights at most some KiB less."""
     sizes = manifest.sizes
     assert sizes is not None
@@ -94,7 +95,7 @@ def test_what_is_foreseen_is_what_is_built(name: str, exports: Path, device: Dev
     manifest = read_manifest(exports / f"{name}.module")
     assert manifest.threads == device.threads
     graph = fuse(load_onnx(exports / f"{name}.onnx"))
-    _as_built(manifest, _lowering(graph, device).footprint(_chosen(graph, device, None)))
+    assert_foreseen(manifest, lowering_of(graph, device).footprint(fastest_of(graph, device)))
 
 
 @pytest.mark.parametrize("name", list(NETWORKS))
@@ -104,7 +105,7 @@ def test_the_peak_is_never_above_that_of_other_objectives(
     """The times in the database are drawn."""
     graph = fuse(load_onnx(exports / f"{name}.onnx"))
     _tuned(graph, device, store, seed=len(name))
-    lowering, fastest = _lowering(graph, device), _chosen(graph, device, store)
+    lowering, fastest = lowering_of(graph, device), fastest_of(graph, device, store)
     least = lowering.footprint(Chooser(lowering, fastest, store).least()).peak
     assert least <= lowering.footprint(fastest).peak
     assert least <= lowering.footprint(smallest(graph.anchors, fastest, device=device, store=store)).peak
@@ -112,7 +113,7 @@ def test_the_peak_is_never_above_that_of_other_objectives(
 
 def test_no_combination_of_the_templates_best_has_a_lower_peak(graph: FusedGraph, device: Device, store: Store) -> None:
     _tuned(graph, device, store, seed=3)
-    lowering, fastest = _lowering(graph, device), _chosen(graph, device, store)
+    lowering, fastest = lowering_of(graph, device), fastest_of(graph, device, store)
     least = lowering.footprint(Chooser(lowering, fastest, store).least()).peak
     offered = [list(choose_of_each(step.workload, device, store)) for step in graph.anchors]
     assert max(map(len, offered)) > 1
@@ -176,8 +177,8 @@ def test_several_devices_and_stages_are_refused(graph: FusedGraph, device: Devic
 
 def test_the_kernels_that_are_there_stay_where_none_needs_less(graph: FusedGraph, device: Device) -> None:
     """The choice of a choice is the same."""
-    lowering = _lowering(graph, device)
-    least = Chooser(lowering, _chosen(graph, device, None), None).least()
+    lowering = lowering_of(graph, device)
+    least = Chooser(lowering, fastest_of(graph, device), None).least()
     assert Chooser(lowering, least, None).least() == least
     peak = lowering.footprint(least).peak
     assert Chooser(lowering, least, None).fastest(peak) == least
@@ -201,3 +202,16 @@ def test_by_the_command(tmp_path: Path) -> None:
         done = run_tune(*words, cwd=tmp_path)
         assert (done.status, line in done.error) == (2, True), done.err
     assert not (tmp_path / "none").exists()
+
+
+def test_an_export_says_where_room_for_its_inputs_exceeds_the_limit(tmp_path: Path) -> None:
+    """A module does not count its inputs, which are elsewhere."""
+    net = Net()
+    net.save(tmp_path / "net.onnx", net.op("GlobalAveragePool", net.input(1, 16, 64, 64)))
+    open_db(tmp_path / "edgetune.db").close()
+    for limit, told in (("200KB", True), ("2MB", False)):
+        done = run_tune("export", "net.onnx", "-o", "c", "--max-memory", limit, "--json", cwd=tmp_path)
+        assert done.status == 0, done.err
+        needed = done.json()["weights"] + done.json()["arena"]
+        assert needed > 16 * 64 * 64 * 4
+        assert ("above --max-memory: the arena has room for inputs" in done.err) == told
