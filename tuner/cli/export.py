@@ -137,9 +137,8 @@ def command(
         _show(exported, out)
         needed = exported.weights + exported.arena + exported.device
         if most_memory is not None and needed > most_memory:
-            out.remark(
-                f"weights and arena take {needed / 2**20:.1f} MiB, above --max-memory: the arena has room for inputs"
-            )
+            text = f"the library needs {needed / 2**20:.1f} MiB, as its arena has room for inputs"
+            out.remark(f"{text}: that is above --max-memory")
         out.result({**asdict(exported), "folder": str(exported.folder)})
 
 

@@ -214,4 +214,4 @@ def test_an_export_says_where_room_for_its_inputs_exceeds_the_limit(tmp_path: Pa
         assert done.status == 0, done.err
         needed = done.json()["weights"] + done.json()["arena"]
         assert needed > 16 * 64 * 64 * 4
-        assert ("above --max-memory: the arena has room for inputs" in done.err) == told
+        assert ("as its arena has room for inputs: that is above --max-memory" in done.err) == told
