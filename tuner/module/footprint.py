@@ -5,6 +5,7 @@ It is counted as in a manifest (see `Sizes.peak`).
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from tvm.ir import GenericConst, Var
 
 from templates.template import ScheduleError, template_named
 from tuner.devices import Device
+from tuner.errors import BadInput, last_line
 from tuner.graph import (
     DevicePlan,
     FusedGraph,
@@ -30,6 +32,8 @@ from tuner.graph.ir.hashes import kernel_hash
 from tuner.graph.ir.simplify import constant
 from tuner.graph.layout.choice import Choice, Planned
 from tuning_db.record import Config, Workload
+
+_log = logging.getLogger(__name__)
 
 # What the files of a network take besides its constants: for their names and shapes, and for the calls of kernels. On
 # six networks these were 730 to 1,250 bytes for each call.
@@ -80,7 +84,7 @@ class Lowering:
         assert memory.bytes is not None
         ours = {o.operator.function for o in placed.operators if isinstance(o, PlacedOperator)}
         spaces = {
-            name.name_hint: self._space_of(func)
+            name.name_hint: self._space_of(func, name.name_hint)
             for name, func in placed.module.functions.items()
             if isinstance(func, tirx.PrimFunc)
         }
@@ -88,21 +92,26 @@ class Lowering:
         return Footprint(_weights(placed), memory.bytes, max(spaces.values(), default=0), max(others, default=0))
 
     def workspace(self, workload: Workload, config: Config) -> float:
-        """Return the bytes that a template's kernel takes for itself, or infinity if the config cannot be applied."""
+        """Return the bytes that a template's kernel takes for itself, or infinity if there can be no such kernel."""
         key = workload, config
         if key not in self._by_config:
             try:
                 func = template_named(config.template).prim_func(workload, self.device.target, config)
-            except ScheduleError:
+                self._by_config[key] = self._space_of(func, config.template)
+            except (ScheduleError, BadInput) as error:
+                _log.info("%s is not considered: %s", config.key, last_line(error))
                 self._by_config[key] = math.inf
-            else:
-                self._by_config[key] = self._space_of(func)
         return self._by_config[key]
 
-    def _space_of(self, func: tirx.PrimFunc) -> int:
+    def _space_of(self, func: tirx.PrimFunc, name: str) -> int:
+        """Return what a function takes for itself on the device's threads. Raises BadInput if TVM cannot lower it."""
         key = kernel_hash(func)
         if key not in self._by_hash:
-            self._by_hash[key] = workspace_of(func, self.device.target).on(self.device.threads)
+            target = self.device.target
+            try:
+                self._by_hash[key] = workspace_of(func, target).on(self.device.threads)
+            except Exception as error:  # of any type: TVM raises many
+                raise BadInput(f"{name} cannot be compiled for {target.kind.name}: {last_line(error)}") from error
         return self._by_hash[key]
 
 
