@@ -111,6 +111,8 @@ class Lowering:
             try:
                 self._by_hash[key] = workspace_of(func, target).on(self.device.threads)
             except Exception as error:  # of any type: TVM raises many
+                if not str(error).strip():  # what TVM makes of an interrupt that came while it called Python
+                    raise
                 raise BadInput(f"{name} cannot be compiled for {target.kind.name}: {last_line(error)}") from error
         return self._by_hash[key]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator
 from itertools import product
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 from tvm.ir import Var
 
-from templates.template import search_space, template_named
+from templates.template import default_config, search_space, template_named
 from tests.tuner.cli.conftest import run_tune
 from tests.tuner.export.support import NETWORKS
 from tests.tuner.graph.networks import Net
@@ -32,7 +33,7 @@ from tuner.module import (
 )
 from tuner.module.by_memory import Chooser
 from tuner.module.footprint import Footprint, Lowering
-from tuning_db.record import Trial
+from tuning_db.record import Config, Trial
 from tuning_db.store import Store, open_db
 
 
@@ -182,6 +183,17 @@ def test_the_kernels_that_are_there_stay_where_none_needs_less(graph: FusedGraph
     assert Chooser(lowering, least, None).least() == least
     peak = lowering.footprint(least).peak
     assert Chooser(lowering, least, None).fastest(peak) == least
+
+
+def test_a_config_that_cannot_be_applied_is_no_choice(graph: FusedGraph, device: Device) -> None:
+    """It takes no room at all, but there is no kernel of it."""
+    workload = graph.anchors[-1].workload
+    config = default_config(workload, device.target)
+    assert config is not None
+    lowering = lowering_of(graph, device)
+    assert lowering.workspace(workload, config) < math.inf
+    broken = Config(config.template, {**config.knobs, "ob": 1 << 20, "tw": 1 << 20})
+    assert lowering.workspace(workload, broken) == math.inf
 
 
 def test_by_the_command(tmp_path: Path) -> None:
