@@ -71,16 +71,14 @@ class Chooser:
         self._footprints: dict[tuple[Layouts | None, ...], tuple[int, Footprint]] = {}
 
     def least(self, most_bytes: int | None = None) -> dict[Var, Choice]:
-        """Return the choices with some replaced, so that an inference needs as little memory as possible, and of these
-        the fastest. Raises BadInput if that is more than `most_bytes`, or if the weights are too large in any case."""
+        """Return the choices with some replaced, so that an inference needs as little memory as possible, and of equal
+        ones the fastest. Raises BadInput if `most_bytes` is less, or if the weights are too large in any case."""
         found, peak = self._weighed(self._least()[1])
         before = self._lowering.footprint(self._chosen).peak
         _log.info("an inference needs %d bytes, with the fastest kernels %d", peak, before)
         if before <= peak and size_of(self._options.now) <= self._most_weights:
             found, peak = dict(self._chosen), before
-        if most_bytes is not None and peak > most_bytes:
-            raise too_much(peak)
-        return found
+        return found if most_bytes is None or peak <= most_bytes else self.fastest(most_bytes)
 
     def fastest(self, most_bytes: int) -> dict[Var, Choice]:
         """Return the choices with some replaced, so that an inference needs at most `most_bytes`, at the least cost in

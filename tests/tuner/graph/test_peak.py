@@ -40,6 +40,16 @@ def _all(problem: Problem) -> Iterator[Kernels]:
             yield kernels
 
 
+def test_a_kernel_that_is_not_known_to_be_as_fast_is_not_taken_for_some_bytes() -> None:
+    workload = Workload("any", {})
+    measured = Option(Choice(Config("any.any", {"k": 0}), "device", 1.0), 10_000, 1.0)
+    for size, taken in ((9_995, False), (9_000, True)):
+        unknown = Option(Choice(Config("any.any", {"k": 1}), "default"), 10_000, math.inf)
+        spaces = {(workload, Config("any.any", {"k": k})): space for k, space in ((0, 10_000), (1, size))}
+        problem = Problem({workload: measured}, {workload: [measured, unknown]}, spaces, 0, 0, math.inf)
+        assert problem.least() == {workload: unknown if taken else measured}
+
+
 def _seconds(kernels: Kernels) -> float:
     return sum(option.seconds for option in kernels.values())
 

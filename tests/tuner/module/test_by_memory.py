@@ -19,6 +19,7 @@ from tuner.devices import Device, open_device
 from tuner.errors import BadInput
 from tuner.graph import FusedGraph, fuse, load_onnx
 from tuner.graph.layout.choice import Choice, Planned, choose, choose_of_each
+from tuner.graph.layout.peak import EQUAL
 from tuner.graph.layout.weights import smallest
 from tuner.module import (
     BuildOptions,
@@ -109,7 +110,8 @@ def test_the_peak_is_never_above_that_of_other_objectives(
     lowering, fastest = lowering_of(graph, device), fastest_of(graph, device, store)
     least = lowering.footprint(Chooser(lowering, fastest, store).least()).peak
     assert least <= lowering.footprint(fastest).peak
-    assert least <= lowering.footprint(smallest(graph.anchors, fastest, device=device, store=store)).peak
+    size = lowering.footprint(smallest(graph.anchors, fastest, device=device, store=store)).peak
+    assert least <= size * (1 + EQUAL)
 
 
 def test_no_combination_of_the_templates_best_has_a_lower_peak(graph: FusedGraph, device: Device, store: Store) -> None:
@@ -120,7 +122,7 @@ def test_no_combination_of_the_templates_best_has_a_lower_peak(graph: FusedGraph
     assert max(map(len, offered)) > 1
     for kernels in product(*offered):
         combined = {step.out: kernel for step, kernel in zip(graph.anchors, kernels, strict=True)}
-        assert least <= lowering.footprint({**fastest, **combined}).peak
+        assert least <= lowering.footprint({**fastest, **combined}).peak * (1 + EQUAL)
 
 
 def _templates(manifest: Manifest) -> list[str]:

@@ -17,6 +17,9 @@ from tuning_db.record import Config, Workload
 
 Kernels = Mapping[Workload, Option]
 
+# Peaks that differ by less, relatively, count as equal: no measured kernel gives way to an unknown one for some bytes.
+EQUAL = 1e-3
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -62,10 +65,13 @@ class Problem:
                 yield bound, allowed
 
     def least(self) -> Kernels | None:
-        """Return the kernels with the least peak, of these the fastest, or None if the weights are too large."""
+        """Return the kernels with the least peak, of equal ones (see EQUAL) those that cost least time, or None if the
+        weights are too large."""
         found = [{w: min(options, key=by_size) for w, options in allowed.items()} for _, allowed in self.bounded()]
         fitting = [kernels for kernels in found if size_of(kernels) <= self.most_weights]
-        return min(fitting, key=lambda kernels: (self.peak(kernels), *self.cost(kernels)), default=None)
+        most = min(map(self.peak, fitting), default=0) * (1 + EQUAL)
+        equal = [kernels for kernels in fitting if self.peak(kernels) <= most]
+        return min(equal, key=lambda kernels: (*self.cost(kernels), self.peak(kernels)), default=None)
 
     def fastest(self, most_bytes: float) -> Kernels | None:
         """Return the kernels with a peak of at most `most_bytes` that cost least time, or None if there are none."""
