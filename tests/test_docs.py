@@ -89,6 +89,14 @@ def test_a_database_is_looked_after_as_it_says(tmp_path: Path) -> None:
     assert {words[2] for words in reader.done} == {"stats", "best", "export", "import", "merge", "verify", "prune"}
 
 
+def test_modules_are_built_by_memory_as_it_says(tmp_path: Path) -> None:
+    write_tiny_network(tmp_path / "resnet18.onnx")
+    with Reader(tmp_path) as reader:
+        reader.follow(DOCS / "tuning.md", ["How much memory a module takes"])
+    assert (tmp_path / "resnet18.small").is_dir()
+    assert (tmp_path / "resnet18.fits").is_dir()
+
+
 def test_other_libraries_compete_as_it_says(tmp_path: Path) -> None:
     write_tiny_network(tmp_path / "net.onnx")
     with Reader(tmp_path) as reader:

@@ -21,6 +21,7 @@ from tuner.cli.common import (
     DtypeOption,
     ExactOption,
     JsonOption,
+    MaxMemoryOption,
     MaxWeightsOption,
     MemoryOption,
     Objective,
@@ -108,6 +109,7 @@ def command(
     input: InputOption = None,
     objective: ObjectiveOption = Objective.LATENCY,
     max_weights: MaxWeightsOption = None,
+    max_memory: MaxMemoryOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Build a module from the database, and verify it against the model."""
@@ -125,7 +127,7 @@ def command(
         reward=placement_reward,
         trace=placement_trace,
     )
-    limit = None if max_weights is None else size_asked("--max-weights", max_weights)
+    most_weights, most_memory = size_asked("--max-weights", max_weights), size_asked("--max-memory", max_memory)
     check_parent_writable(output)
     with Output(as_json) as out:
         import_plugins(templates_asked(plugin, vendor))
@@ -143,7 +145,8 @@ def command(
             placer=placer,
             checks=checks_asked(tolerance, input),
             objective=objective,
-            max_weights=limit,
+            max_weights=most_weights,
+            max_memory=most_memory,
         )
         out.result(build_on_board(asked, out) if is_on_board(device) else build_verified(asked, out))
 
@@ -180,6 +183,7 @@ def build_verified(asked: BuildRequest, out: Output) -> dict[str, Any]:
             portable=asked.portable,
             objective=asked.objective.value,
             max_weights=asked.max_weights,
+            max_memory=asked.max_memory,
         )
         manifest = build_placed(graph, devices, decided.planned, directory=asked.output, store=store, options=options)
     seconds = time.perf_counter() - started

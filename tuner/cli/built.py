@@ -6,7 +6,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +40,8 @@ class BuildRequest:
     - `checks` says how the module is verified, and on which inputs besides random ones.
     - `portable` says that the module is to be exported.
     - `objective` says by what kernels are chosen.
-    - `max_weights` is what its weights may take, in bytes; None is no limit.
+    - `max_weights` is what its weights may take, in bytes, and `max_memory` what an inference may take at its peak,
+      weights included; None is no limit.
     """
 
     network: Network
@@ -58,6 +59,7 @@ class BuildRequest:
     portable: bool = False
     objective: Objective = Objective.LATENCY
     max_weights: int | None = None
+    max_memory: int | None = None
 
 
 @dataclass(frozen=True)
@@ -142,7 +144,7 @@ def described(asked: BuildRequest, manifest: Manifest) -> dict[str, Any]:
         "dtype": manifest.dtype,
         "relative_error": manifest.errors,
         "untuned": _untuned(manifest),
-        "sizes": manifest.sizes and asdict(manifest.sizes),
+        "sizes": manifest.sizes and manifest.sizes.figures(),
         "operators": [operator.as_dict() for operator in manifest.operators],
     }
 

@@ -98,6 +98,10 @@ MaxWeightsOption = Annotated[
     str | None,
     typer.Option("--max-weights", metavar="SIZE", help="What the weights may take, such as 60MB or 500KB."),
 ]
+MaxMemoryOption = Annotated[
+    str | None,
+    typer.Option("--max-memory", metavar="SIZE", help="What an inference may take at its peak, weights included."),
+]
 VendorOption = Annotated[
     str,
     typer.Option(
@@ -141,13 +145,16 @@ class Objective(StrEnum):
     """What kernels are chosen by when a module is built. tuner.module.builder has their meaning."""
 
     LATENCY = "latency"
+    MEMORY = "memory"
     SIZE = "size"
 
 
 ObjectiveOption = Annotated[
     Objective,
     typer.Option(
-        "--objective", help="latency: the fastest kernels; size: those with the smallest weights, of these the fastest."
+        "--objective",
+        help="latency: the fastest kernels; memory: with the least memory at an inference's peak, weights included; "
+        "size: with the smallest weights; of equal ones the fastest.",
     ),
 ]
 
@@ -254,8 +261,11 @@ def with_memory(devices: Sequence[Device], mebibytes: int | None) -> list[Device
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
 
 
-def size_asked(option: str, text: str) -> int:
-    """Return the bytes that the text of an option says, such as 60MB. Raises BadInput for anything else."""
+def size_asked(option: str, text: str | None) -> int | None:
+    """Return the bytes that the text of an option says, such as 60MB, or None where it is not given. Raises BadInput
+    for anything else."""
+    if text is None:
+        return None
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", text)
     if found is None or found[2].upper() not in _UNITS:
         raise BadInput(f"{option} {text!r}: is no size; give one such as 60MB, 500KB or 64MiB")

@@ -20,6 +20,7 @@ from tuner.cli.common import (
     DbOption,
     ExactOption,
     JsonOption,
+    MaxMemoryOption,
     MaxWeightsOption,
     Objective,
     ObjectiveOption,
@@ -99,14 +100,15 @@ def command(
     input: InputOption = None,
     objective: ObjectiveOption = Objective.LATENCY,
     max_weights: MaxWeightsOption = None,
+    max_memory: MaxMemoryOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Write a network as a C library with a header, weights, an example and a wrapper for Python."""
     _check_processor(model, target, device)
-    size = objective is not Objective.LATENCY or max_weights
+    size = objective is not Objective.LATENCY or max_weights or max_memory
     if model.is_dir() and (shape or batch or threads or input or tolerance or size):
         raise BadInput(f"{model}: was built already: options of a build go with a model")
-    limit = None if max_weights is None else size_asked("--max-weights", max_weights)
+    most_weights, most_memory = size_asked("--max-weights", max_weights), size_asked("--max-memory", max_memory)
     check_parent_writable(output)
     if output.exists() and not output.is_dir():
         raise BadInput(f"{output}: is a file; give a folder")
@@ -131,11 +133,16 @@ def command(
                 checks=checks,
                 portable=True,
                 objective=objective,
-                max_weights=limit,
+                max_weights=most_weights,
+                max_memory=most_memory,
             )
             check = _built(request, target, out, experimental=experimental)
         exported = export(module, output, name, libc=None if libc is None else libc.value, check=check)
         _show(exported, out)
+        needed = exported.weights + exported.arena + exported.device
+        if most_memory is not None and needed > most_memory:
+            text = f"the library needs {needed / 2**20:.1f} MiB, as its arena has room for inputs"
+            out.remark(f"{text}: that is above --max-memory")
         out.result({**asdict(exported), "folder": str(exported.folder)})
 
 
@@ -168,6 +175,7 @@ def _built(request: BuildRequest, target: str | None, out: Output, *, experiment
         portable=True,
         objective=request.objective.value,
         max_weights=request.max_weights,
+        max_memory=request.max_memory,
     )
     build_for(request, devices, options, out)
     return check_there(request.device, request.network.file, request.checks, out) if target is None else check_nothing

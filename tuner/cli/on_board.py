@@ -192,6 +192,7 @@ def build_on_board(asked: BuildRequest, out: Output) -> dict[str, Any]:
         portable=True,
         objective=asked.objective.value,
         max_weights=asked.max_weights,
+        max_memory=asked.max_memory,
     )
     manifest, decided = build_for(asked, devices, options, out)
     seconds = time.perf_counter() - started

@@ -22,11 +22,11 @@ from tuner.graph.lowering.capture import why_not_captured
 from tuner.graph.lowering.kernels import DevicePlan
 from tuner.graph.lowering.lower import LoweredOperator
 from tuner.graph.lowering.merge import merged_tasks
-from tuner.graph.lowering.passes import REMEDY, compile_module, culprit, memory_as_operands
+from tuner.graph.lowering.passes import REMEDY, compile_module, culprit, memory_as_operands, plan_memory
 from tuner.graph.lowering.placed import MergedOperator, Part, Placed, PlacedOperator, host_of, lower_placed
 from tuner.graph.lowering.planned_memory import PlannedMemory
 from tuner.graph.lowering.program import KernelCall, NoProgramError, Program, Value, program_of
-from tuner.graph.lowering.workspaces import Workspace, Workspaces
+from tuner.graph.lowering.workspaces import Workspace, Workspaces, workspace_of
 from tuner.graph.tasks import FlopShare, flop_table, tasks_of
 from tuner.tensors import Count, TensorInfo
 
@@ -73,10 +73,12 @@ __all__ = [
     "memory_as_operands",
     "merged_tasks",
     "operator_model",
+    "plan_memory",
     "program_of",
     "runs_on",
     "tasks_of",
     "why_not_captured",
     "widen_singles",
+    "workspace_of",
     "write_old_rules",
 ]

@@ -48,7 +48,9 @@ from tuner.graph.layout.choice import Choice, Planned, choose
 from tuner.graph.layout.weights import smallest, within
 from tuner.measure.codegen.launches import launches_of
 from tuner.measure.codegen.toolchain import check_toolchain, machine_of
+from tuner.module.by_memory import Chooser, too_much
 from tuner.module.cpu_features import required_features
+from tuner.module.footprint import Lowering
 from tuner.module.manifest import Manifest, OperatorEntry, Part, Processor, Sizes
 from tuner.module.saving import Check, Contents, Linking, Written, check_directory, save
 from tuner.vendors import vendors_of
@@ -57,7 +59,7 @@ from tuning_db.store import Store
 
 _log = logging.getLogger(__name__)
 
-Objective = Literal["latency", "size"]
+Objective = Literal["latency", "memory", "size"]
 
 _PACKAGES = ("edgetune", "apache-tvm", "apache-tvm-ffi", "numpy", "onnx")
 
@@ -74,9 +76,10 @@ class BuildOptions:
       its processor is needed.
     - `linker` is the command that links the kernels (default: the plain linker for their processor).
     - With `portable` a network on other devices than a CPU can be exported, too.
-    - `objective` says by what kernels are chosen: the fastest ("latency"), or those with the smallest weights, and of
-      these the fastest ("size").
+    - `objective` says by what kernels are chosen: the fastest ("latency"), those with which an inference needs least
+      memory at its peak ("memory"), or those with the smallest weights ("size"); of equal ones the fastest.
     - `max_weights` is the most bytes that the weights may take: kernels with smaller ones are chosen where needed.
+    - `max_memory` is the most bytes that an inference may need at its peak, weights included (see `Sizes.peak`).
     """
 
     exact: bool = False
@@ -87,6 +90,12 @@ class BuildOptions:
     portable: bool = False
     objective: Objective = "latency"
     max_weights: int | None = None
+    max_memory: int | None = None
+
+    @property
+    def by_memory(self) -> bool:
+        """Return whether kernels are chosen by all the memory that an inference needs."""
+        return self.objective == "memory" or self.max_memory is not None
 
 
 def build(
@@ -127,8 +136,8 @@ def build_placed(
     host = host_of([device.target for device in devices])
     linking = Linking(options.linker or (check_toolchain(host),), machine_of(host)) if options.link else None
     chosen = _choices(network, devices, planned, store, options.exact)
-    if options.objective == "size" or options.max_weights is not None:
-        chosen = _smaller(network, devices, chosen, store, options)
+    if options.objective != "latency" or options.max_weights is not None or options.max_memory is not None:
+        chosen = _smaller(network, devices, chosen, planned=planned, store=store, options=options)
     device_plans = [
         DevicePlan(device.target, {}, {out: choice.config for out, choice in kernels.items()})
         for device, kernels in zip(devices, chosen, strict=True)
@@ -150,7 +159,16 @@ def build_placed(
     only_here = all(device.is_host for device in devices)
     program = _program(placed, devices, workspaces) if only_here or options.portable else None
     most = workspaces.most(max(device.threads for device in devices))
-    compiled = _Compiled(network, devices, placed, chosen, executable, program=program, memory=(memory.bytes, most))
+    compiled = _Compiled(
+        network,
+        devices,
+        placed,
+        chosen,
+        executable,
+        program=program,
+        memory=(memory.bytes, most),
+        limit=options.max_memory,
+    )
     return save(compiled.contents, Path(directory), linking, describe=compiled.manifest, check=options.check)
 
 
@@ -191,20 +209,33 @@ def _smaller(
     network: FusedGraph,
     devices: Sequence[Device],
     chosen: Sequence[Mapping[Var, Choice]],
+    *,
+    planned: Planned,
     store: Store | None,
     options: BuildOptions,
 ) -> list[dict[Var, Choice]]:
-    """Return the choices with those replaced whose weights are larger than the options allow. Raises BadInput for a
-    limit on several devices, and if the weights do not fit in any case."""
+    """Return the choices with those replaced that take more memory than the options allow. Raises BadInput for limits
+    and for the objective "memory" on several devices, with stages, and if a limit cannot be kept."""
     anchors = [step for step in network.steps if isinstance(step, AnchorStep)]
     if options.objective == "size":
         here = zip(devices, chosen, strict=True)
         chosen = [smallest(anchors, kernels, device=d, store=store, exact=options.exact) for d, kernels in here]
-    if options.max_weights is None:
+    if options.max_weights is None and not options.by_memory:
         return list(map(dict, chosen))
     if len(devices) > 1:
-        raise BadInput("a limit of the weights is for one device: name one")
-    return [within(options.max_weights, anchors, chosen[0], device=devices[0], store=store, exact=options.exact)]
+        raise BadInput("a limit of weights or memory, and the objective memory, are for one device: name one")
+    device, exact, most = devices[0], options.exact, options.max_weights
+    if not options.by_memory:
+        assert most is not None
+        return [within(most, anchors, chosen[0], device=device, store=store, exact=exact)]
+    if options.arrange is not None:
+        raise BadInput("kernels of a stage take memory at a time: leave --stages away to choose kernels by memory")
+    lowering = Lowering(network, device, planned, portable=options.portable)
+    chooser = Chooser(lowering, chosen[0], store, exact=exact, most_weights=most)
+    if options.objective == "memory":
+        return [chooser.least(options.max_memory)]
+    assert options.max_memory is not None
+    return [chooser.fastest(options.max_memory)]
 
 
 def _prepare(directory: str | Path, graph: FusedGraph, devices: Sequence[Device]) -> None:
@@ -218,7 +249,7 @@ def _prepare(directory: str | Path, graph: FusedGraph, devices: Sequence[Device]
 class _Compiled:
     """A network that is compiled for its devices, before it is saved. `chosen` has the kernels by device, and `program`
     is what an export needs. `memory` has the bytes of an inference's values, if they are planned, and of the largest
-    workspace."""
+    workspace. An inference may take `limit` bytes with its weights; None is no limit."""
 
     graph: FusedGraph
     devices: Sequence[Device]
@@ -227,6 +258,7 @@ class _Compiled:
     executable: Any
     program: Program | None
     memory: tuple[int | None, int]
+    limit: int | None = None
 
     @property
     def contents(self) -> Contents:
@@ -236,8 +268,12 @@ class _Compiled:
         return Contents(self.executable.mod, functions, self.placed.constants, parallel, self.program)
 
     def manifest(self, written: Written) -> Manifest:
-        """Return the manifest of the module in the files that were written."""
+        """Return the manifest of the module in the files that were written. Raises BadInput if an inference needs more
+        memory than it may."""
         model, placed = self.graph.model, self.placed
+        sizes = Sizes(written.weights, written.code, *self.memory)
+        if self.limit is not None and sizes.peak is not None and sizes.peak > self.limit:
+            raise too_much(sizes.peak)
         operators = tuple(_operator(operator, self.chosen[operator.device]) for operator in placed.operators)
         return Manifest(
             model={"name": model.name, "sha256": model.sha256, "source": model.source, "rounding": model.rounding},
@@ -260,7 +296,7 @@ class _Compiled:
             files=written.files,
             program=written.program,
             objects=written.objects,
-            sizes=Sizes(written.weights, written.code, *self.memory),
+            sizes=sizes,
         )
 
 

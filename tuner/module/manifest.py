@@ -118,6 +118,16 @@ class Sizes:
         """Return how much memory an inference takes besides weights and kernels, or None if it is not known."""
         return None if self.values is None else self.values + self.workspaces
 
+    @property
+    def peak(self) -> int | None:
+        """Return how much memory an inference takes with its weights, at its peak, or None if it is not known. The
+        kernels' code is not counted."""
+        return None if self.inference is None else self.weights + self.inference
+
+    def figures(self) -> dict[str, int | None]:
+        """Return all sizes and both sums, by name."""
+        return {**asdict(self), "inference": self.inference, "peak": self.peak}
+
 
 @dataclass(frozen=True)
 class Manifest:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
@@ -114,7 +114,7 @@ class Comparison:
             ],
             "skipped": dict(self.skipped),
             "profile": None if self.profile is None else self.profile.as_dict(),
-            "sizes": self.sizes and asdict(self.sizes),
+            "sizes": self.sizes and self.sizes.figures(),
         }
 
 

@@ -67,7 +67,8 @@ def sizes_text(sizes: Sizes) -> str:
     text = f"weights {mebibytes(sizes.weights)} MiB, kernels {mebibytes(sizes.kernels)} MiB"
     if sizes.inference is None:
         return text
-    return f"{text}, in an inference {mebibytes(sizes.inference)} MiB more"
+    more, peak = mebibytes(sizes.inference), mebibytes(sizes.peak)
+    return f"{text}, in an inference {more} MiB more: with the weights {peak} MiB at its peak"
 
 
 def failures_text(failures: Mapping[str, int]) -> str:

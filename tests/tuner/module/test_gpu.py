@@ -16,6 +16,7 @@ import tvm
 
 from tests.manifests import write_manifest
 from tests.templates.gpu.support import PLATFORMS, device_number, gpu
+from tests.tuner.module.test_by_memory import assert_foreseen, fastest_of, lowering_of
 from tests.tuner.tiny_network import write_tiny_network
 from tuner.devices import Device, open_device, opencl, parallel
 from tuner.errors import BadInput
@@ -91,6 +92,10 @@ def test_a_module_for_a_gpu_is_right_and_says_what_it_needs(built: Path, model: 
     assert {p.name for p in built.iterdir()} == {"manifest.json", *manifest.files}
     assert not any(Path(name).match(parallel.PATTERN) for name in manifest.files)  # it has no loops for threads
     assert max(verify(load(built), OnnxReference(model)).values()) < 1e-5
+
+
+def test_the_memory_of_a_module_for_a_gpu_is_foreseen(built: Path, graph: FusedGraph, device: Device) -> None:
+    assert_foreseen(read_manifest(built), lowering_of(graph, device).footprint(fastest_of(graph, device)))
 
 
 def test_a_part_on_the_cpu_and_a_part_on_a_gpu(half: Path, model: Path, graph: FusedGraph) -> None:

@@ -80,6 +80,13 @@ def memory_as_operands() -> Any:
     return tvm.transform.Sequential([passes.ToNonDataflow(), passes.RemovePurityChecking(), passes.CallTIRRewrite()])
 
 
+def plan_memory(module: IRModule, *instruments: Any) -> None:
+    """Plan the memory of the values of a module on one device as `compile_module` does, and generate no code.
+    `instruments` of TVM's watch the passes."""
+    with lowering_context(*instruments):
+        tvm.transform.Sequential([memory_as_operands(), relax.transform.StaticPlanBlockMemory()])(module)
+
+
 def compile_module(
     module: IRModule,
     host: Target,

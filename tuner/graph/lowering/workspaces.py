@@ -1,4 +1,5 @@
-"""Find how much memory kernels take for themselves, while TVM compiles them. Start at `Workspaces`.
+"""Find how much memory kernels take for themselves. `Workspaces` does that for all kernels that are being compiled, and
+`workspace_of` for one that is not compiled.
 
 A kernel takes such a workspace from the runtime and gives it back before it returns. A program without allocations has
 to know beforehand how much that can be.
@@ -13,6 +14,10 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 from tvm.ir import IRModule
+from tvm.target import Target
+from tvm.tirx.build import split_host_device_mods
+
+from templates.lowering import lowering_context
 
 ALIGNMENT = 64  # of every workspace, in bytes
 _PASS, _ALLOCATION = "tirx.LowerTVMBuiltin", "tirx.TVMBackendAllocWorkspace"
@@ -25,6 +30,10 @@ class Workspace:
 
     whole: int = 0
     part: int = 0
+
+    def on(self, threads: int) -> int:
+        """Return the most bytes that the kernel holds on so many threads."""
+        return self.whole + threads * self.part
 
 
 @tvm.instrument.pass_instrument
@@ -39,19 +48,34 @@ class Workspaces:
 
     def most(self, threads: int) -> int:
         """Return the most bytes that one kernel takes on so many threads."""
-        return max((space.whole + threads * space.part for space in self.found.values()), default=0)
+        return max((space.on(threads) for space in self.found.values()), default=0)
 
     def run_after_pass(self, module: IRModule, info: Any) -> None:
         """Look at the functions once their allocations have become calls of the runtime."""
         if str(info.name) != _PASS:
             return
         for name, func in module.functions.items():
-            workspace = _workspace_of(func) if isinstance(func, tirx.PrimFunc) else Workspace()
+            workspace = _counted(func) if isinstance(func, tirx.PrimFunc) else Workspace()
             if workspace != Workspace():
                 self.found[name.name_hint] = workspace
 
 
-def _workspace_of(func: tirx.PrimFunc) -> Workspace:
+def workspace_of(func: tirx.PrimFunc, target: Target) -> Workspace:
+    """Return what a scheduled function takes for itself. It is lowered as TVM compiles it, and no code is generated.
+
+    Raises what TVM raises.
+    """
+    found = Workspaces()
+    own_host = target if target.kind.name == "llvm" else Target("llvm")
+    pipeline, finish_host, _ = tirx.get_default_tir_pipeline(target)
+    bind = tirx.transform.BindTarget(target.with_host(target.host or own_host))
+    with lowering_context(found):
+        module = pipeline(bind(IRModule.from_expr(func.with_attr("global_symbol", "kernel"))))
+        finish_host()(split_host_device_mods(module)[0])
+    return max(found.found.values(), key=lambda space: space.whole + space.part, default=Workspace())
+
+
+def _counted(func: tirx.PrimFunc) -> Workspace:
     """Return the sum of a kernel's allocations. It may take fewer bytes at one time, but not more."""
     loops = _parallel_loops(func.body)
     inner = [loop for outer in loops for loop in _parallel_loops(outer.body)]  # a part runs these by itself

@@ -165,6 +165,7 @@ interface Sizes {
   weights: number;
   kernels: number;
   inference: number | null;
+  peak: number | null;
 }
 
 interface LayerRecord {

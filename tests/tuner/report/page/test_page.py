@@ -178,7 +178,7 @@ def test_sizes_of_a_module_and_memory_of_the_processes_are_shown(reported: Repor
         shown = page.page.locator("#module-0 .facts").inner_text().replace("\n", " ")
         assert f"weights {sizes['weights'] / 2**20:.3g} MiB" in shown
         assert f"kernels {sizes['kernels'] / 2**20:.3g} MiB" in shown
-        assert "memory of an inference -" in shown
+        assert "memory of an inference - with the weights -" in shown
         assert page.numbers("bench-0", "peak memory of its process") == [bench["ours"]["process_peak_bytes"]]
 
 

@@ -96,6 +96,7 @@ function sizeFacts(sizes) {
     ["weights", mebibytes(sizes.weights)],
     ["kernels", mebibytes(sizes.kernels)],
     ["memory of an inference", mebibytes(sizes.inference)],
+    ["with the weights", mebibytes(sizes.peak)],
   ];
 }
 

@@ -6,7 +6,6 @@ That is their layers, the times of other libraries for each layer, and their gra
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +46,7 @@ def module_view(store: Store, folder: Path, benches: Sequence[Mapping[str, Any]]
         "model": manifest.model["name"],
         "dtype": manifest.dtype,
         "threads": manifest.threads,
-        "sizes": manifest.sizes and {**asdict(manifest.sizes), "inference": manifest.sizes.inference},
+        "sizes": manifest.sizes and manifest.sizes.figures(),
         "devices": [
             {"name": f"{p.name} ({device_text(key)})", "short": p.name, "title": device_text(key)}
             for p, key in zip(manifest.devices, devices, strict=True)
