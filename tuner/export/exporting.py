@@ -146,9 +146,10 @@ def _beside_host(manifest: Manifest) -> Processor | None:
 
 def _program(directory: Path, manifest: Manifest) -> Program:
     if manifest.program is None:
+        stages = " --stages auto" if manifest.stages else ""
         raise BadInput(
             f"{directory}: cannot be exported: it was built by an earlier version, or for a GPU; "
-            "export its model: tune export M.onnx --device opencl:0 (or cuda:0)"
+            f"export its model: tune export M.onnx --device opencl:0{stages} (or cuda:0)"
         )
     try:
         program = Program.from_dict(parse_json((directory / manifest.program).read_text()))
