@@ -202,6 +202,7 @@ def _described(source: Source, manifest: Manifest, folder: Path) -> dict[str, An
         "cpu_features": list(source.features),
         "threads": manifest.threads,
         "calls": len(source.program.calls),
+        "stages": [len(stage.groups) for stage in source.program.stages],
         "memory": memory,
         "errors": dict(manifest.errors),
         "versions": dict(manifest.versions),

@@ -22,6 +22,7 @@ from tests.tuner.cli.conftest import run_tune
 from tests.tuner.export.support import NETWORKS, Made, compiled_against, in_stages
 from tuner.devices import open_device
 from tuner.devices.opencl import devices
+from tuner.errors import BadInput
 from tuner.export import export
 from tuner.export.checking import place_of, wrapper_of
 from tuner.graph import Program, fuse, load_onnx
@@ -192,6 +193,16 @@ def test_groups_run_in_queues_of_their_own(
         assert driver.held_notes().decode().split() == expected_notes(program, min(most, widest))
         for name, wanted in module(inputs).items():
             assert made[name].tobytes() == wanted.tobytes()
+
+
+@pytest.mark.parametrize("stages", [False, True])
+def test_a_module_that_does_not_hold_what_it_takes(staged: MadeForDevice, stages: bool, tmp_path: Path) -> None:
+    graph = fuse(load_onnx(staged.module.parent / "net.onnx"))
+    planned, options = Planned([0] * len(graph.steps)), BuildOptions(arrange=in_stages if stages else None)
+    build_placed(graph, [open_device(f"opencl:{staged.device}")], planned, directory=tmp_path / "m", options=options)
+    asked = "opencl:0 --stages auto" if stages else "opencl:0"
+    with pytest.raises(BadInput, match=rf"export its model: tune export M.onnx --device {asked} \(or cuda:0\)"):
+        export(tmp_path / "m", tmp_path / "again")
 
 
 def test_a_model_is_exported_by_the_command(device: int, tmp_path: Path) -> None:
