@@ -36,10 +36,8 @@ def expected_branches(program: Program, streams: int) -> list[tuple[int, int]]:
 
 def computed(made: MadeForCuda, plain: bool, streams: int) -> None:
     """Compute twice and check the outputs, and what was launched where."""
-    network, reference = (
-        made.network(driver=made.driver, plain_launches=plain),
-        OnnxReference(made.module / "../net.onnx"),
-    )
+    network = made.network(driver=made.driver, plain_launches=plain)
+    reference = OnnxReference(made.module.parent / "net.onnx")
     with reports_of(made) as driver:
         for seed in range(2):
             inputs = made.inputs(seed)

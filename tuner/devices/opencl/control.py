@@ -13,7 +13,8 @@ import tvm_ffi
 
 from tuner.devices.opencl.library import call, load
 
-# What a network calls (runtime/stages.cc) to begin a group of a stage on a side stream, or on its own, and to end a stage.
+# The functions that begin a group of a stage on a side stream, or the last on the thread's own, and that end the stage
+# (runtime/stages.cc).
 ASIDE, BACK, JOIN = "edgetune.stage.aside", "edgetune.stage.back", "edgetune.stage.join"
 
 

@@ -76,8 +76,8 @@ class Emulated:
         return self._library.emulated_launches().decode().splitlines()
 
     def branches(self) -> list[tuple[int, int]]:
-        """Return the stream of each launch that `launches` returns (0 is that of the first), and how many others had to be
-        done before it."""
+        """Return the stream of each launch that was reported since the last call (0 is that of the first), and how many
+        others had to be done before it."""
         lines = self._library.emulated_branches().decode().splitlines()
         found = [tuple(map(int, line.split())) for line in lines]
         return [(stream - found[0][0], before) for stream, before in found]
