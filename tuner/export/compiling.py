@@ -21,7 +21,7 @@ from tuner.errors import BadInput
 
 _FLAGS = ("-O2", "-std=gnu11", "-fPIC", "-ffunction-sections", "-fno-exceptions", "-pthread", "-D_FILE_OFFSET_BITS=64")
 _RUNTIME = ("network.h", "network.inc", "processor.h", "processor.c")
-_DEVICE = ("device.h", "driver.h", "driver.c")  # and the C file of the kind of device
+_DEVICE = ("device.h", "driver.h", "driver.c")  # and two files of the kind of device
 _POOL = ("pool.h", "pool.c")  # of tuner.devices.parallel
 
 
@@ -136,7 +136,7 @@ def link(code: Code, folder: Path, tools: Toolchain, *, flags: Sequence[str] = (
         work = Path(temporary)
         (work / f"{name}.c").write_text(code.body)
         (work / f"{name}.h").write_text(code.header)
-        driver = () if code.device is None else (*_DEVICE, f"{code.device}.c")
+        driver = () if code.device is None else (*_DEVICE, f"{code.device}_driver.h", f"{code.device}.c")
         _copy_runtime(work, driver)
         objects = [] if code.kernels is None else [str(code.kernels)]
         for source in (f"{name}.c", "processor.c", "pool.c", *(file for file in driver if file.endswith(".c"))):
