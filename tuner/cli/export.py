@@ -32,6 +32,7 @@ from tuner.cli.common import (
 from tuner.cli.completion import CPUS, one_of
 from tuner.cli.network import BatchOption, ShapeOption, network_asked
 from tuner.cli.on_board import build_for, check_module_there, check_there, is_on_board, open_for_build
+from tuner.cli.stages import StageLimitsOption, StageMinutesOption, Stages, StagesOption, options_asked
 from tuner.errors import BadInput
 
 if TYPE_CHECKING:
@@ -96,6 +97,9 @@ def command(
     threads: ThreadsOption = None,
     db: DbOption = DEFAULT_DB,
     no_winograd: ExactOption = False,
+    stages: StagesOption = Stages.OFF,
+    stage_minutes: StageMinutesOption = 5.0,
+    stage_limits: StageLimitsOption = "",
     tolerance: ToleranceOption = None,
     input: InputOption = None,
     objective: ObjectiveOption = Objective.LATENCY,
@@ -105,8 +109,11 @@ def command(
 ) -> None:
     """Write a network as a C library with a header, weights, an example and a wrapper for Python."""
     _check_processor(model, target, device)
-    size = objective is not Objective.LATENCY or max_weights or max_memory
-    if model.is_dir() and (shape or batch or threads or input or tolerance or size):
+    staging = options_asked(stage_minutes, stage_limits, no_winograd) if stages is Stages.AUTO else None
+    if staging is not None and target is not None:
+        raise BadInput("--stages: they are measured on a device that is here: leave --target or --stages away")
+    changes = objective is not Objective.LATENCY or max_weights or max_memory or staging
+    if model.is_dir() and (shape or batch or threads or input or tolerance or changes):
         raise BadInput(f"{model}: was built already: options of a build go with a model")
     most_weights, most_memory = size_asked("--max-weights", max_weights), size_asked("--max-memory", max_memory)
     check_parent_writable(output)
@@ -130,6 +137,7 @@ def command(
                 threads,
                 db,
                 exact=no_winograd,
+                staging=staging,
                 checks=checks,
                 portable=True,
                 objective=objective,

@@ -22,7 +22,7 @@ from tuner.errors import BadInput
 _FLAGS = ("-O2", "-std=gnu11", "-fPIC", "-ffunction-sections", "-fno-exceptions", "-pthread", "-D_FILE_OFFSET_BITS=64")
 _HEADERS = ("network.h", "network.inc", "pages.h", "pool.h", "processor.h")
 _RUNTIME = ("pages.c", "pool.c", "processor.c")
-_DEVICE = ("device.h", "driver.h", "driver.c")  # and the C file of the kind of device
+_DEVICE = ("device.h", "driver.h", "driver.c")  # and two files of the kind of device
 
 _API = 24  # of Android 7, the oldest whose C library has all that is called
 _NDK = "ANDROID_NDK_HOME"  # the variable that says where Android's development kit is
@@ -134,7 +134,7 @@ def link(code: Code, folder: Path, tools: Toolchain, *, flags: Sequence[str] = (
     name = code.name
     with tempfile.TemporaryDirectory() as temporary:
         work = Path(temporary)
-        driver = () if code.device is None else (*_DEVICE, f"{code.device}.c")
+        driver = () if code.device is None else (*_DEVICE, f"{code.device}_driver.h", f"{code.device}.c")
         objects = compile_all(code, work, [*tools.compiler, *_FLAGS, *flags], (*_RUNTIME, *driver))
         whole = work / "whole.o"
         run_tool([*tools.compiler, "-r", "-nostdlib", "-o", str(whole), *objects])

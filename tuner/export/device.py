@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from itertools import accumulate, chain
 from typing import Any
 
 import numpy as np
@@ -40,17 +41,54 @@ class _Launch:
     arguments: tuple[int | tuple[str, Any], ...]
 
 
+@dataclass
+class _Plan:
+    """The launches of all calls, and in which order they run: `groups` of launches, `stages` of groups that run at the
+    same time, and `spans` of stages that follow each other without the host between them. Each of these is the first
+    row of the table of its parts, and how many there are. `begins` has the span that begins with a call, by call."""
+
+    launches: list[_Launch] = field(default_factory=list)
+    groups: list[tuple[int, int]] = field(default_factory=list)
+    stages: list[tuple[int, int]] = field(default_factory=list)
+    spans: list[tuple[int, int]] = field(default_factory=list)
+    begins: dict[int, int] = field(default_factory=dict)
+    _span: int | None = None  # the first stage of the present span
+
+    @property
+    def most_groups(self) -> int:
+        """Return how many groups the largest stage has."""
+        return max((count for _, count in self.stages), default=0)
+
+    def add(self, call: int, groups: Iterable[Sequence[_Launch]]) -> None:
+        """Add the launches of the groups of a stage, or of one call, which begin with a `call`. Groups without launches
+        are left out."""
+        made = [group for group in groups if group]
+        if made and self._span is None:
+            self._span = len(self.stages)
+            self.begins[call] = len(self.spans)
+        if len(made) == 1 and self.stages[self._span :] and self.stages[-1][1] == 1:
+            first, count = self.groups[-1]
+            self.groups[-1] = first, count + len(made[0])
+        elif made:
+            self.stages.append((len(self.groups), len(made)))
+            self.groups += zip(accumulate(map(len, made[:-1]), initial=len(self.launches)), map(len, made), strict=True)
+        self.launches += chain.from_iterable(made)
+
+    def end(self) -> None:
+        """End the present span, if there is one."""
+        if self._span is not None:
+            self.spans.append((self._span, len(self.stages) - self._span))
+            self._span = None
+
+
 @dataclass(frozen=True)
 class DeviceTables:
-    """The codes of all kernels of a `kind` of device, and the launches of all calls. `spans` are launches that follow
-    each other, as the first and how many. `begins` has the span that begins with a call, by call."""
+    """The codes of all kernels of a `kind` of device, and the launches of all calls by a `plan`."""
 
     kind: str
     layout: Layout
     codes: tuple[_Code, ...]
-    launches: tuple[_Launch, ...]
-    spans: tuple[tuple[int, int], ...]
-    begins: Mapping[int, int]
+    plan: _Plan
     flush_every: int
 
     def lines(self) -> Iterator[str]:
@@ -60,20 +98,23 @@ class DeviceTables:
             yield f"{literal_lines(code.content)};"
         codes = (f"code_{i}, {len(code.content)}u, {literal(code.options)}" for i, code in enumerate(self.codes))
         buffers = [f"{b.offset}u, {b.size}u, {int(b.constant)}" for b in self.layout.device.buffers]
-        arguments = [_argument(argument) for launch in self.launches for argument in launch.arguments]
+        plan = self.plan
+        arguments = [_argument(argument) for launch in plan.launches for argument in launch.arguments]
         yield from _table("Code", "codes", codes)
         yield from _table("Buffer", "buffers", buffers)
         yield from _table("Argument", "arguments", arguments)
         yield from _table("Launch", "launches", self._launches())
-        yield from _table("Span", "spans", (f"{first}, {count}" for first, count in self.spans))
+        for name, rows in (("groups", plan.groups), ("stages", plan.stages), ("spans", plan.spans)):
+            yield from _table("Rows", name, (f"{first}, {count}" for first, count in rows))
         yield "static const DeviceTables device_tables = {"
         yield f"    codes, {len(self.codes)}, buffers, {len(buffers)}, arguments, {len(arguments)},"
-        yield f"    launches, {len(self.launches)}, spans, {len(self.spans)}, {self.flush_every},"
+        yield f"    launches, {len(plan.launches)}, groups, stages, {plan.most_groups}, spans, {len(plan.spans)},"
+        yield f"    {self.flush_every},"
         yield "};"
 
     def _launches(self) -> Iterator[str]:
         first = 0
-        for launch in self.launches:
+        for launch in self.plan.launches:
             shape = f"{_triple(launch.groups)}, {_triple(launch.items)}, {launch.local_bytes}u"
             yield f"{launch.code}, {literal(launch.kernel)}, {shape}, {first}, {len(launch.arguments)}"
             first += len(launch.arguments)
@@ -88,30 +129,25 @@ def device_tables(program: Program, layout: Layout, processor: Processor | None)
     if processor is None:
         return None
     kind, host = next(k for k in program.devices if k != HOST), program.devices.index(HOST)
-    sources, launches = dict[str, int](), list[_Launch]()
-    begins, spans = dict[int, int](), list[tuple[int, int]]()
-    begin: tuple[int, int] | None = None  # the call and the launch that the present span begins with
+    sources, plan = dict[str, int](), _Plan()
 
-    def end() -> None:
-        """End the present span. One without launches is left out."""
-        if begin is not None and begin[1] < len(launches):
-            begins[begin[0]] = len(spans)
-            spans.append((begin[1], len(launches) - begin[1]))
-
-    for at, call in enumerate(program.calls):
-        if call.function == COPY or program.values[call.operands[-1]].device == host:
-            end()
-            begin = None
-            continue
-        begin = begin or (at, len(launches))
+    def launched(at: int) -> Iterator[_Launch]:
+        """Yield the launches of a call."""
+        call = program.calls[at]
         described = program.launches[call.function]
         code = sources.setdefault(str(described["source"]), len(sources))
         held = [layout.values[operand].index for operand in call.operands]
-        launches += _launched(described["launches"], code, partial(_bound, held, layout.device.scratch[at]))
-    end()
-    flushed = flush_every(str(processor.key["family"]))
-    codes = _codes(kind, sources, processor)
-    return DeviceTables(kind, layout, codes, tuple(launches), tuple(spans), begins, flushed)
+        yield from _launched(described["launches"], code, partial(_bound, held, layout.device.scratch[at]))
+
+    for groups in program.groups():
+        at = groups[0].start
+        call = program.calls[at]
+        if call.function == COPY or program.values[call.operands[-1]].device == host:
+            plan.end()
+        else:
+            plan.add(at, [[launch for i in group for launch in launched(i)] for group in groups])
+    plan.end()
+    return DeviceTables(kind, layout, _codes(kind, sources, processor), plan, flush_every(str(processor.key["family"])))
 
 
 def _launched(described: Sequence[Mapping[str, Any]], code: int, bound: Any) -> Iterator[_Launch]:

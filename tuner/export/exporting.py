@@ -180,9 +180,10 @@ def _beside_host(manifest: Manifest) -> Processor | None:
 
 def _program(directory: Path, manifest: Manifest) -> Program:
     if manifest.program is None:
+        stages = " --stages auto" if manifest.stages else ""
         raise BadInput(
             f"{directory}: cannot be exported: it was built by an earlier version, or for a GPU; "
-            "export its model: tune export M.onnx --device opencl:0 (or cuda:0)"
+            f"export its model: tune export M.onnx --device opencl:0{stages} (or cuda:0)"
         )
     try:
         program = Program.from_dict(parse_json((directory / manifest.program).read_text()))
@@ -235,6 +236,7 @@ def _described(source: Source, manifest: Manifest, library: Path) -> dict[str, A
         "cpu_features": list(source.features),
         "threads": manifest.threads,
         "calls": len(source.program.calls),
+        "stages": [len(stage.groups) for stage in source.program.stages],
         "memory": memory,
         "errors": dict(manifest.errors),
         "versions": dict(manifest.versions),

@@ -115,9 +115,8 @@ def laid_out(program: Program, results: int) -> Layout:
     host = program.devices.index(HOST)
     steps = _steps(program)
     lives, (weights, size) = _lives(program, steps), _weight_offsets(program)
-    device, buffers = _on_device(
-        program, {r: life for r, life in lives.items() if program.values[r].device != host}, weights
-    )
+    there = {r: life for r, life in lives.items() if program.values[r].device != host}
+    device, buffers = _on_device(program, steps, there, weights)
     roots = [root for root in lives if root not in weights and program.values[root].device == host]
     spaces = [program.workspaces.get(call.function, Workspace()) for call in program.calls]
     blocks = [Block(bytes_of(program.values[r]), *lives[r]) for r in roots]
@@ -151,7 +150,10 @@ def laid_out(program: Program, results: int) -> Layout:
 
 
 def _on_device(
-    program: Program, lives: Mapping[int, tuple[int, int]], weights: Mapping[int, int]
+    program: Program,
+    steps: Sequence[tuple[int, int]],
+    lives: Mapping[int, tuple[int, int]],
+    weights: Mapping[int, int],
 ) -> tuple[DeviceLayout, dict[int, int]]:
     """Return the buffers of the device that is not the host, and the buffer of each of its values."""
     if not lives:
@@ -160,7 +162,7 @@ def _on_device(
     constants = [root for root in lives if root in weights]
     sizes = [list(program.launches.get(call.function, {}).get("workspaces", ())) for call in program.calls]
     blocks = [Block(bytes_of(program.values[r]), *lives[r]) for r in roots]
-    blocks += [Block(size, at, at) for at, own in enumerate(sizes) for size in own]
+    blocks += [Block(size, *step) for step, own in zip(steps, sizes, strict=True) for size in own]
     numbers = shared(blocks)
     buffers = [Buffer(0, 0, False)] * (max(numbers, default=-1) + 1)
     for block, number in zip(blocks, numbers, strict=True):
@@ -187,7 +189,7 @@ def _steps(program: Program) -> list[tuple[int, int]]:
 
 def _lives(program: Program, steps: Sequence[tuple[int, int]]) -> dict[int, tuple[int, int]]:
     """Return the first and last call at which each value that has memory of its own is needed. A device computes its
-    calls in order, so that this holds for values that are not on the host, too."""
+    calls and stages in order, so that this holds for values that are not on the host, too."""
     end = len(program.calls)
     lives = dict.fromkeys(program.inputs, (0, 0))
     for (first, last), call in zip(steps, program.calls, strict=True):

@@ -17,6 +17,7 @@ from tuner.export.device import DRIVERS, DeviceTables
 from tuner.export.layout import HOST, Layout, Place, bytes_of, kernels_of
 from tuner.export.text import array_of, literal
 from tuner.graph import COPY, Program, TensorInfo
+from tuner.graph.lowering.program import Stage
 
 _SYMBOL = "__tvm_ffi_"  # before the names of kernels in object files
 _PLACES = {place: f"IN_{place.name}" for place in Place}
@@ -87,7 +88,7 @@ class Source:
                 *self._sizes(),
                 *self._tables(),
                 *(f"int {_SYMBOL}{k}(void *, const Any *, int32_t, Any *);" for k in kernels_of(self.program, HOST)),
-                *(["#define STAGED"] if self.program.stages else []),
+                *(["#define STAGED"] if self._stages else []),
                 filled("network.inc", self.words),
                 *self._groups(),
                 "static int call_kernels(NETWORK(context) *context) {",
@@ -164,34 +165,41 @@ class Source:
         """Return where the operands of each call begin among those of all."""
         return (0, *accumulate(len(call.operands) for call in self.program.calls))
 
+    @cached_property
+    def _stages(self) -> tuple[Stage, ...]:
+        """Return the stages of the host. Another device has its own in its tables."""
+        return tuple(stage for stage in self.program.stages if self._is_on_host(stage.first))
+
+    def _is_on_host(self, call: int) -> bool:
+        program = self.program
+        return program.values[program.calls[call].operands[-1]].device == program.devices.index(HOST)
+
     def _groups(self) -> Iterable[str]:
-        """Yield a function for each group of calls of a stage, and their tables."""
-        for number, stage in enumerate(self.program.stages):
-            names, at = [f"stage_{number}_{group}" for group in range(len(stage.groups))], stage.first
-            for name, (_, count) in zip(names, stage.groups, strict=True):
+        """Yield a function for each group of calls of a stage of the host, and their tables."""
+        for number, stage in enumerate(self._stages):
+            names = [f"stage_{number}_{group}" for group in range(len(stage.groups))]
+            for name, calls in zip(names, stage.ranges, strict=True):
                 yield f"static int {name}(NETWORK(context) *context, Workspace *own) {{"
-                yield from (self._call(i, "own") for i in range(at, at + count))
+                yield from (self._call(i, "own") for i in calls)
                 yield from ("  return STATUS(OK);", "}")
-                at += count
             yield f"static const GroupCalls groups_{number}[] = {{{', '.join(names)}}};"
             yield array_of("int", f"work_{number}", [work for work, _ in stage.groups])
 
     def _calls(self) -> Iterable[str]:
-        staged = {stage.first: number for number, stage in enumerate(self.program.stages)}
-        inside = {at for stage in self.program.stages for at in stage.calls}
-        host = self.program.devices.index(HOST)
+        staged = {stage.first: number for number, stage in enumerate(self._stages)}
+        inside = {at for stage in self._stages for at in stage.calls}
         for at, call in enumerate(self.program.calls):
             if at in staged:
                 number = staged[at]
-                yield f"  STAGE({len(self.program.stages[number].groups)}, work_{number}, groups_{number});"
+                yield f"  STAGE({len(self._stages[number].groups)}, work_{number}, groups_{number});"
             if at in inside:
                 continue
             if call.function == COPY:
                 yield self._copy(*call.operands)
-            elif self.program.values[call.operands[-1]].device == host:
+            elif self._is_on_host(at):
                 yield self._call(at, "&context->whole")
-            elif self.tables is not None and at in self.tables.begins:
-                yield f"  LAUNCH({self.tables.begins[at]});"
+            elif self.tables is not None and at in self.tables.plan.begins:
+                yield f"  LAUNCH({self.tables.plan.begins[at]});"
 
     def _call(self, at: int, workspace: str) -> str:
         """Return the call of a kernel of the host, whose own memory the `workspace` describes."""

@@ -20,6 +20,7 @@ from tuner.graph.ir.model import Model
 from tuner.graph.lowering.alone import Alone, lower_alone, lower_transform, runs_on
 from tuner.graph.lowering.capture import why_not_captured
 from tuner.graph.lowering.kernels import DevicePlan
+from tuner.graph.lowering.lifting import with_lifted_constants
 from tuner.graph.lowering.lower import LoweredOperator
 from tuner.graph.lowering.merge import merged_tasks
 from tuner.graph.lowering.passes import REMEDY, compile_module, culprit, memory_as_operands, plan_memory
@@ -79,6 +80,7 @@ __all__ = [
     "tasks_of",
     "why_not_captured",
     "widen_singles",
+    "with_lifted_constants",
     "workspace_of",
     "write_old_rules",
 ]

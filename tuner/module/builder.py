@@ -43,6 +43,7 @@ from tuner.graph import (
     host_of,
     lower_placed,
     program_of,
+    with_lifted_constants,
 )
 from tuner.graph.layout.choice import Choice, Planned, choose
 from tuner.graph.layout.weights import smallest, within
@@ -145,10 +146,8 @@ def build_placed(
     for device, kernels in zip(devices, chosen, strict=True):
         sources = Counter(choice.source for choice in kernels.values())
         _log.info("configs for %s, by source: %s", device.title, dict(sources) or "none")
-    placed = lower_placed(network, device_plans, planned.placement, planned.blocks, lift_all=options.portable)
+    placed = _lowered(network, device_plans, planned, options)
     _log.info("lowered %d steps to %d functions", len(network.steps), len(placed.module.functions))
-    if options.arrange is not None:
-        placed = options.arrange(placed)
     capture = devices[0].target if placed.captured else None
     workspaces, memory = Workspaces(), PlannedMemory()
     try:
@@ -170,6 +169,25 @@ def build_placed(
         limit=options.max_memory,
     )
     return save(compiled.contents, Path(directory), linking, describe=compiled.manifest, check=options.check)
+
+
+def _lowered(
+    network: FusedGraph, device_plans: Sequence[DevicePlan], planned: Planned, options: BuildOptions
+) -> Placed:
+    """Lower the network, and arrange it. A portable one gets the stages of one that is not, but no CUDA graph: exports
+    make their own."""
+
+    def lowered(lift_all: bool) -> Placed:
+        return lower_placed(network, device_plans, planned.placement, planned.blocks, lift_all=lift_all)
+
+    if options.arrange is None:
+        return lowered(options.portable)
+    arranged = options.arrange(lowered(False))
+    on_host = all(plan.target.kind.name == "llvm" for plan in device_plans)
+    if arranged.stages and (options.portable or on_host):
+        lifted = with_lifted_constants(arranged)
+        return replace(lifted, captured=False) if options.portable else lifted
+    return lowered(True) if options.portable and not on_host else arranged
 
 
 def _program(placed: Placed, devices: Sequence[Device], workspaces: Workspaces) -> Program | None:

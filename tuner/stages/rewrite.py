@@ -18,6 +18,7 @@ import tvm
 from tvm import relax, tirx
 from tvm.ir import IRModule, Var
 
+from tuner.devices.opencl import ASIDE, BACK, JOIN
 from tuner.devices.parallel.stage import STAGE, stage_arguments
 from tuner.errors import BadInput
 from tuner.graph import MergedOperator, Placed, PlacedOperator
@@ -25,8 +26,6 @@ from tuner.graph.ir.bindings import with_leaves
 from tuner.stages.calls import Calls
 from tuner.stages.merge import MergedKernel, Merging, operators_by_call
 from tuner.stages.schedule import Stage
-
-ASIDE, BACK, JOIN = "edgetune.stage.aside", "edgetune.stage.back", "edgetune.stage.join"
 
 
 def staged(

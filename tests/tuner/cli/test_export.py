@@ -82,6 +82,11 @@ REFUSED = {
     "a name that is none": (["module", "--name", "7up"], "--name '7up': is no identifier of C and Python"),
     "a keyword": (["module", "--name", "class"], "--name 'class': is no identifier"),
     "built already": (["module", "--batch", "2"], "module: was built already: options of a build"),
+    "stages of a module": (["module", "--stages", "auto"], "module: was built already: options of a build"),
+    "stages elsewhere": (
+        ["net.onnx", "--target", "rpi4", "--stages", "auto"],
+        "--stages: they are measured on a device that is here: leave --target or --stages away",
+    ),
     "no model": (["missing.onnx"], "missing.onnx: no such file"),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from tests.templates.gpu.support import device_number
 from tests.tuner.cli.conftest import result_and_reference, run_tune
 from tuner.devices import usable_cpus
 from tuner.zoo.builder import GraphBuilder
+from tuning_db.store import open_db
 
 GPU = f"opencl:{device_number('pocl')}"
 TWO_CORES = pytest.mark.skipif(len(usable_cpus()) < 2, reason="kernels that run at the same time need two cores")
@@ -55,6 +57,22 @@ def test_stages_are_measured_once_and_kept(folder: Path, device: tuple) -> None:
     verified = run_tune("db", "verify", "--db", "t.db", cwd=folder)
     assert verified.status == 0, verified.err
     assert run_tune("db", "stats", "--db", "t.db", cwd=folder).status == 0
+
+
+def test_an_export_has_the_stages_of_the_database(folder: Path) -> None:
+    """They are measured by whichever command comes first. The export's outputs equal the module's."""
+    said = build(folder, "--device", GPU, "--stages", "auto", "-o", "auto", "--json").json()["stages"]["stages"]
+    with open_db(folder / "t.db", read_only=True) as store:
+        known = store.stats().trials
+    words = ("export", "net.onnx", "--db", "t.db", "--device", GPU, "--stages", "auto", "-o", "exported", "--json")
+    done = run_tune(*words, cwd=folder)
+    assert done.status == 0, done.err
+    assert done.json()["checked"] == {"equal": True}
+    with open_db(folder / "t.db", read_only=True) as store:
+        assert store.stats().trials == known
+    (described,) = (folder / "exported").glob("*.json")
+    groups = [text.count("|") + 1 for text in said if "|" in text and not text.startswith("=")]
+    assert json.loads(described.read_text())["stages"] == groups
 
 
 @pytest.mark.night

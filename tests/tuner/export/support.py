@@ -83,9 +83,11 @@ def compiled_against(
 
 
 def in_stages(placed: Placed) -> Placed:
-    """Run all that can be run at the same time, on four threads."""
+    """Run all that can be run at the same time, on a CPU on four threads."""
     calls = Calls.of(placed)
-    return staged(placed, calls, with_threads(greedy(calls.graph()), 4))
+    schedule = greedy(calls.graph())
+    on_host = placed.module.global_infos["vdevice"][0].target.kind.name == "llvm"
+    return staged(placed, calls, with_threads(schedule, 4) if on_host else schedule)
 
 
 def make_exports(folder: Path) -> None:

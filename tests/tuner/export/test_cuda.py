@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -21,7 +22,7 @@ import pytest
 from tests.made_once import made_once
 from tests.tuner.cli.conftest import run_tune
 from tests.tuner.export.cuda_driver import Emulated, driver_for, emulated_driver
-from tests.tuner.export.support import NETWORKS, Made, compiled_against
+from tests.tuner.export.support import NETWORKS, Made, compiled_against, in_stages
 from tests.tuner.export.test_elsewhere import needs_zig
 from tests.tuner.measure.offline.support import compiler_or_skip
 from tests.tuner.tiny_network import write_tiny_network
@@ -51,7 +52,9 @@ GPU = CudaInfo(
     memory_bytes=1 << 30,
     cache_bytes=1 << 20,
 )
-FLAGS = {"alone": ("-DOLD_DRIVER",), "both": (), "detector": ()}
+FLAGS = {"alone": ("-DOLD_DRIVER",), "both": (), "detector": (), "staged": ()}
+
+_NETWORKS = {"detector": "detector", "staged": "branches"}
 
 
 @dataclass(frozen=True)
@@ -74,28 +77,40 @@ def program_in(module: Path) -> Program:
 
 @pytest.fixture(params=FLAGS)
 def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> MadeForCuda:
-    """The tiny network on a GPU, or every second step of it, or the detector."""
+    """The tiny network on a GPU, or every second step of it, or the detector, or the network of branches in stages."""
+    return made_for_cuda(request.param, tmp_path_factory)
+
+
+def made_for_cuda(what: str, factory: pytest.TempPathFactory) -> MadeForCuda:
+    """Make what the fixture `made` says."""
     compiler_or_skip("jetson-nano", "nvrtc")
 
     def make(folder: Path) -> None:
-        write = NETWORKS["detector" if request.param == "detector" else "tiny"]
-        graph = fuse(load_onnx(write(folder / "net.onnx")))
-        devices = [GPU.device("cuda:0"), *([open_device("cpu", 2)] if request.param == "both" else [])]
+        graph = fuse(load_onnx(NETWORKS[_NETWORKS.get(what, "tiny")](folder / "net.onnx")))
+        devices = [GPU.device("cuda:0"), *([open_device("cpu", 2)] if what == "both" else [])]
         planned = Planned([i % len(devices) for i in range(len(graph.steps))])
-        options = BuildOptions(portable=True, link=False)
+        options = BuildOptions(portable=True, link=False, arrange=in_stages if what == "staged" else None)
         build_placed(graph, devices, planned, directory=folder / "module", options=options)
         export(folder / "module", folder / "out", "net", check=check_nothing)
-        emulated_driver(program_in(folder / "module"), GPU.arch, folder, FLAGS[request.param])
+        emulated_driver(program_in(folder / "module"), GPU.arch, folder, FLAGS[what])
 
-    folder = made_once(tmp_path_factory, f"cuda-{request.param}", make)
+    folder = made_once(factory, f"cuda-{what}", make)
     return MadeForCuda(folder / "module", folder / "out", "net", folder / "libcuda.so.1")
 
 
 @pytest.fixture
 def emulated(made: MadeForCuda) -> Iterator[Emulated]:
     """The driver's reports. What was made is gone at the end."""
+    with reports_of(made) as driver:
+        yield driver
+
+
+@contextmanager
+def reports_of(made: MadeForCuda) -> Iterator[Emulated]:
+    """Return the reports of an export's driver, and check at the end that nothing of it is left."""
     driver = Emulated(made.driver)
     driver.launches()
+    driver.branches()
     yield driver
     assert driver.count("alive") == 0
 
@@ -297,8 +312,8 @@ def test_the_kernels_that_are_launched_are_in_the_library(made: MadeForCuda) -> 
         assert code.content in library
         assert code.options == "sm_53"
         symbols = functions_of(code.content)
-        assert {launch.kernel for launch in tables.launches if launch.code == i} <= symbols
-    assert sum(count for _, count in tables.spans) == len(tables.launches)
+        assert {launch.kernel for launch in tables.plan.launches if launch.code == i} <= symbols
+    assert sum(count for _, count in tables.plan.groups) == len(tables.plan.launches)
 
 
 def functions_of(binary: bytes) -> set[str]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from tests.manual import ROOT, Reader, blocks
+from tests.templates.gpu.support import device_number
+from tests.tuner.export.support import write_branches
 from tuner.export import export
 from tuner.export.checking import check_nothing
 
@@ -48,3 +52,13 @@ def test_the_commands_of_the_page(tmp_path: Path) -> None:
                     reader.run(words)
     made = np.frombuffer((tmp_path / "output0.bin").read_bytes(), np.float32)
     assert made.shape == (10,)
+
+
+@pytest.mark.night
+def test_the_stages_of_the_page(tmp_path: Path) -> None:
+    device_number("pocl")  # or the test is skipped
+    write_branches(tmp_path / "inception_v3.onnx")
+    with Reader(tmp_path) as reader:
+        reader.follow(PAGE, ["Stages of a GPU"])
+    described = json.loads((tmp_path / "inception.gpu" / "inception_v3.json").read_text())
+    assert described["checked"] == {"equal": True}

@@ -1,12 +1,15 @@
-"""Exports for OpenCL, on drivers that compute on the CPU: alone and together with the host."""
+"""Exports for OpenCL, on drivers that compute on the CPU: alone, together with the host, and in stages."""
 
 from __future__ import annotations
 
+import ctypes
+import json
+import shutil
 import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +19,13 @@ import pytest
 from tests.made_once import made_once
 from tests.templates.gpu.support import device_number
 from tests.tuner.cli.conftest import run_tune
-from tests.tuner.export.support import NETWORKS, Made, compiled_against
+from tests.tuner.export.support import NETWORKS, Made, compiled_against, in_stages
 from tuner.devices import open_device
+from tuner.devices.opencl import devices
+from tuner.errors import BadInput
 from tuner.export import export
 from tuner.export.checking import place_of, wrapper_of
-from tuner.graph import fuse, load_onnx
+from tuner.graph import Program, fuse, load_onnx
 from tuner.graph.layout.choice import Planned
 from tuner.module import BuildOptions, build_placed, load, random_inputs
 from tuning_db.store import open_db
@@ -41,19 +46,29 @@ def device(request: pytest.FixtureRequest) -> int:
     return device_number(request.param)
 
 
-@pytest.fixture(params=["alone", "both"])
+@pytest.fixture(params=["alone", "both", "staged"])
 def made(request: pytest.FixtureRequest, device: int, tmp_path_factory: pytest.TempPathFactory) -> MadeForDevice:
-    """The tiny network on a device, or every second step of it."""
+    """The tiny network on a device, or every second step of it, or the network of branches in stages."""
+    return made_for(device, request.param, tmp_path_factory)
+
+
+@pytest.fixture
+def staged(device: int, tmp_path_factory: pytest.TempPathFactory) -> MadeForDevice:
+    return made_for(device, "staged", tmp_path_factory)
+
+
+def made_for(device: int, what: str, factory: pytest.TempPathFactory) -> MadeForDevice:
+    """Make what the fixture `made` says."""
 
     def make(folder: Path) -> None:
-        graph = fuse(load_onnx(NETWORKS["tiny"](folder / "tiny.onnx")))
-        devices = [open_device(f"opencl:{device}"), *([open_device("cpu", 2)] if request.param == "both" else [])]
-        planned = Planned([i % len(devices) for i in range(len(graph.steps))])
-        options = BuildOptions(portable=True)
-        build_placed(graph, devices, planned, directory=folder / "module", options=options)
+        graph = fuse(load_onnx(NETWORKS["branches" if what == "staged" else "tiny"](folder / "net.onnx")))
+        used = [open_device(f"opencl:{device}"), *([open_device("cpu", 2)] if what == "both" else [])]
+        planned = Planned([i % len(used) for i in range(len(graph.steps))])
+        options = BuildOptions(portable=True, arrange=in_stages if what == "staged" else None)
+        build_placed(graph, used, planned, directory=folder / "module", options=options)
         export(folder / "module", folder / "out", "net")
 
-    folder = made_once(tmp_path_factory, f"opencl-{device}-{request.param}", make)
+    folder = made_once(factory, f"opencl-{device}-{what}", make)
     return MadeForDevice(folder / "module", folder / "out", "net", device)
 
 
@@ -128,6 +143,66 @@ def test_no_driver(made: MadeForDevice, tmp_path: Path) -> None:
     )
     assert done.returncode == 2
     assert done.stderr.startswith("net_create: there is no OpenCL driver, or no such device")
+
+
+def held_driver(device: int, folder: Path) -> Path:
+    """Compile a library that stands before a device's driver (programs/held_queues.c), and return its path."""
+    driver = next(Path(info.library) for info in devices() if info.index == device)
+    library, source = folder / "held.so", Path(__file__).parent / "programs" / "held_queues.c"
+    command = ["gcc", "-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", str(library)]
+    linked = ["-Wl,--no-as-needed", str(driver), f"-Wl,-rpath,{driver.parent}", "-ldl"]
+    done = subprocess.run(
+        [*command, f'-DREAL="{driver}"', str(source), *linked], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return library
+
+
+def expected_notes(program: Program, queues: int) -> list[str]:
+    """What a run puts into which of so many queues: launches, marks and waits, as held_queues.c notes them."""
+    notes = []
+    for groups in program.groups():
+        functions = [[program.calls[i].function for i in group] for group in groups]
+        counts = [sum(len(program.launches.get(f, {}).get("launches", ())) for f in group) for group in functions]
+        aside = min(len(groups), queues) - 1
+        notes += ["m0"] if aside else []
+        for i in range(1, aside + 1):
+            notes += [f"w{i}", *[f"l{i}"] * counts[i - 1], f"m{i}"]
+        notes += ["l0"] * sum(counts[aside:]) + (["w0"] if aside else [])
+    return notes
+
+
+@pytest.mark.parametrize("held", [0, 1], ids=["first-held", "others-held"])
+@pytest.mark.parametrize("most", [1, 2, 64])
+def test_groups_run_in_queues_of_their_own(
+    staged: MadeForDevice, most: int, held: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Outputs are right however long a queue takes, and where the driver makes fewer queues than a stage has groups."""
+    program = Program.from_dict(json.loads((staged.module / "program.json").read_text()))
+    widest = max(len(stage.groups) for stage in program.stages)
+    assert widest == 3
+    shutil.copytree(staged.folder, tmp_path / "out")  # a library keeps the driver that it has opened
+    library = held_driver(staged.device, tmp_path)
+    monkeypatch.setenv("HELD_QUEUES", f"{most},{held}")
+    network = replace(staged, folder=tmp_path / "out").network(driver=str(library))
+    module, driver = load(staged.module, pin=False), ctypes.CDLL(str(library))
+    driver.held_notes.restype = ctypes.c_char_p
+    for seed in range(2):
+        inputs = random_inputs(module.manifest.inputs, seed)
+        made = network(inputs)
+        assert driver.held_notes().decode().split() == expected_notes(program, min(most, widest))
+        for name, wanted in module(inputs).items():
+            assert made[name].tobytes() == wanted.tobytes()
+
+
+@pytest.mark.parametrize("stages", [False, True])
+def test_a_module_that_does_not_hold_what_it_takes(staged: MadeForDevice, stages: bool, tmp_path: Path) -> None:
+    graph = fuse(load_onnx(staged.module.parent / "net.onnx"))
+    planned, options = Planned([0] * len(graph.steps)), BuildOptions(arrange=in_stages if stages else None)
+    build_placed(graph, [open_device(f"opencl:{staged.device}")], planned, directory=tmp_path / "m", options=options)
+    asked = "opencl:0 --stages auto" if stages else "opencl:0"
+    with pytest.raises(BadInput, match=rf"export its model: tune export M.onnx --device {asked} \(or cuda:0\)"):
+        export(tmp_path / "m", tmp_path / "again")
 
 
 def test_a_model_is_exported_by_the_command(device: int, tmp_path: Path) -> None:

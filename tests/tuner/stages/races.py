@@ -16,8 +16,8 @@ import numpy as np
 import tvm
 
 from tuner.devices import Device
+from tuner.devices.opencl import ASIDE, BACK, JOIN
 from tuner.devices.parallel.stage import STAGE, groups_of
-from tuner.stages.rewrite import ASIDE, BACK, JOIN
 
 _MAIN = 0
 

@@ -11,6 +11,9 @@ them anyway.
 from __future__ import annotations
 
 from tuner.devices.opencl.control import (
+    ASIDE,
+    BACK,
+    JOIN,
     Launch,
     counters,
     leave_stage,
@@ -27,6 +30,9 @@ from tuner.devices.opencl.library import load
 from tuner.devices.opencl.listing import DeviceInfo, Driver, device_info, devices, drivers, has_host_memory, info_of
 
 __all__ = [
+    "ASIDE",
+    "BACK",
+    "JOIN",
     "KIND",
     "DeviceInfo",
     "Driver",

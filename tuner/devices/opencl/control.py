@@ -13,6 +13,10 @@ import tvm_ffi
 
 from tuner.devices.opencl.library import call, load
 
+# The functions that begin a group of a stage on a side stream, or the last on the thread's own, and that end the stage
+# (runtime/stages.cc).
+ASIDE, BACK, JOIN = "edgetune.stage.aside", "edgetune.stage.back", "edgetune.stage.join"
+
 
 @dataclass(frozen=True)
 class Launch:
@@ -63,7 +67,7 @@ def leave_stage() -> None:
     """Go back to the stream that the calling thread had before its present stage, and let that stream wait for the
     stage's other streams. This is for errors, after which nothing else does so."""
     load()
-    tvm_ffi.get_global_func("edgetune.stage.join")()
+    tvm_ffi.get_global_func(JOIN)()
 
 
 def set_flush_every(index: int, launches: int) -> None:

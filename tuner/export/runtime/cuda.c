@@ -1,71 +1,14 @@
-/* Runs the kernels of an exported network on a CUDA device, by the driver's interface. Declarations are those of
- * Nvidia's cuda.h; only what is needed of it is repeated here, so that no headers have to be installed. Functions have
- * the names that the driver's library exports. Every function here that calls the driver makes the device's context the
- * calling thread's, and gives back the thread's own afterwards. */
+/* Runs the kernels of an exported network on a CUDA device, by the driver's interface. Every function here that calls the
+ * driver makes the device's context the calling thread's, and gives back the thread's own afterwards. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "cuda_driver.h"
 #include "device.h"
 #include "driver.h"
 
-typedef int CUresult;
-typedef int CUdevice;
-typedef uintptr_t CUdeviceptr;
-typedef void *cu_object; /* a context, module, function, stream, graph or graph that can be launched */
-
-enum {
-  CUDA_ERROR_OUT_OF_MEMORY = 2,
-  CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR = 75,
-  CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR = 76,
-  CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8,
-  CU_STREAM_NON_BLOCKING = 1,
-  CU_STREAM_CAPTURE_MODE_THREAD_LOCAL = 1
-};
-
 #define STATIC_BYTES (48u << 10) /* of shared memory that a group may have without asking for more */
-
-#define FUNCTIONS(X)                                                                                              \
-  X(CUresult, cuInit, (unsigned), 0)                                                                              \
-  X(CUresult, cuGetErrorString, (CUresult, const char **), 0)                                                     \
-  X(CUresult, cuDeviceGetCount, (int *), 0)                                                                       \
-  X(CUresult, cuDeviceGet, (CUdevice *, int), 0)                                                                  \
-  X(CUresult, cuDeviceGetName, (char *, int, CUdevice), 0)                                                        \
-  X(CUresult, cuDeviceGetAttribute, (int *, int, CUdevice), 0)                                                    \
-  X(CUresult, cuDevicePrimaryCtxRetain, (cu_object *, CUdevice), 0)                                               \
-  X(CUresult, cuDevicePrimaryCtxRelease, (CUdevice), 0)                                                           \
-  X(CUresult, cuCtxPushCurrent_v2, (cu_object), 0)                                                                \
-  X(CUresult, cuCtxPopCurrent_v2, (cu_object *), 0)                                                               \
-  X(CUresult, cuModuleLoadData, (cu_object *, const void *), 0)                                                   \
-  X(CUresult, cuModuleUnload, (cu_object), 0)                                                                     \
-  X(CUresult, cuModuleGetFunction, (cu_object *, cu_object, const char *), 0)                                     \
-  X(CUresult, cuFuncSetAttribute, (cu_object, int, int), 0)                                                       \
-  X(CUresult, cuMemAlloc_v2, (CUdeviceptr *, size_t), 0)                                                          \
-  X(CUresult, cuMemFree_v2, (CUdeviceptr), 0)                                                                     \
-  X(CUresult, cuMemcpyHtoDAsync_v2, (CUdeviceptr, const void *, size_t, cu_object), 0)                            \
-  X(CUresult, cuMemcpyDtoHAsync_v2, (void *, CUdeviceptr, size_t, cu_object), 0)                                  \
-  X(CUresult, cuStreamCreate, (cu_object *, unsigned), 0)                                                         \
-  X(CUresult, cuStreamSynchronize, (cu_object), 0)                                                                \
-  X(CUresult, cuStreamDestroy_v2, (cu_object), 0)                                                                 \
-  X(CUresult, cuStreamBeginCapture_v2, (cu_object, int), 0)                                                       \
-  X(CUresult, cuStreamEndCapture, (cu_object, cu_object *), 0)                                                    \
-  X(CUresult, cuLaunchKernel,                                                                                     \
-    (cu_object, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, cu_object, void **, void **), \
-    0)                                                                                                            \
-  X(CUresult, cuGraphInstantiateWithFlags, (cu_object *, cu_object, unsigned long long), 1) /* from CUDA 11.4 on */ \
-  X(CUresult, cuGraphInstantiate, (cu_object *, cu_object, cu_object *, char *, size_t), 0)                       \
-  X(CUresult, cuGraphUpload, (cu_object, cu_object), 1) /* from CUDA 11.1 on */                                   \
-  X(CUresult, cuGraphLaunch, (cu_object, cu_object), 0)                                                           \
-  X(CUresult, cuGraphDestroy, (cu_object), 0)                                                                     \
-  X(CUresult, cuGraphExecDestroy, (cu_object), 0)
-
-#define DECLARE(result, name, parameters, optional) static result(*name) parameters;
-FUNCTIONS(DECLARE)
-
-#define ENTRY(result, name, parameters, optional) {#name, (void **)&name, optional},
-static const Function functions[] = {FUNCTIONS(ENTRY){0, 0, 0}};
-
-static const char *const libraries[] = {"libcuda.so.1", 0};
 
 struct Device {
   const DeviceTables *tables;
@@ -78,7 +21,10 @@ struct Device {
 
 struct Session {
   Device *device;
-  cu_object stream;
+  cu_object stream;     /* that of copies */
+  cu_object *streams;   /* it, and those of the groups of stages */
+  cu_object *events;    /* that all of each stream so far has ended */
+  int stream_count;
   CUdeviceptr *buffers; /* constants are the device's */
   void **parameters;    /* where the value of every argument is */
   cu_object *graphs;    /* of every span, or NULL: its kernels are launched one by one */
@@ -253,19 +199,68 @@ static int make_buffers(Session *session) {
   return DEVICE_OK;
 }
 
-static int launch_all(Session *session, int span) {
+/* Make as many streams beside the first as there can be and are of use. */
+static void make_streams(Session *session) {
+  int most = session->device->tables->most_groups;
+  session->streams[0] = session->stream;
+  session->stream_count = 1;
+  if (most < 2 || cuEventCreate(&session->events[0], CU_EVENT_DISABLE_TIMING)) return;
+  for (int i = 1; i < most; i++) {
+    if (cuStreamCreate(&session->streams[i], CU_STREAM_NON_BLOCKING)) return;
+    if (cuEventCreate(&session->events[i], CU_EVENT_DISABLE_TIMING)) return;
+    session->stream_count++;
+  }
+}
+
+static int launch_group(Session *session, cu_object stream, const Rows *group) {
   const DeviceTables *tables = session->device->tables;
-  int first = tables->spans[span].first, end = first + tables->spans[span].count;
-  for (int i = first; i < end; i++) {
+  for (int i = group->first; i < group->first + group->count; i++) {
     const Launch *launch = &tables->launches[i];
     const size_t *groups = launch->groups, *items = launch->items;
     CUresult status =
         cuLaunchKernel(session->device->functions[i], (unsigned)groups[0], (unsigned)groups[1], (unsigned)groups[2],
                        (unsigned)items[0], (unsigned)items[1], (unsigned)items[2], (unsigned)launch->local_bytes,
-                       session->stream, session->parameters + launch->first, 0);
+                       stream, session->parameters + launch->first, 0);
     if (status) return failed(launch->kernel, status);
   }
   return DEVICE_OK;
+}
+
+/* Run groups of a stage in side streams, behind what is in the first stream so far. */
+static int launch_aside(Session *session, int count, const Rows *groups) {
+  cu_object *streams = session->streams, *events = session->events;
+  TRY(cuEventRecord(events[0], streams[0]));
+  for (int i = 1; i <= count; i++) {
+    TRY(cuStreamWaitEvent(streams[i], events[0], 0));
+    int status = launch_group(session, streams[i], &groups[i - 1]);
+    if (status) return status;
+    TRY(cuEventRecord(events[i], streams[i]));
+  }
+  return DEVICE_OK;
+}
+
+/* Let the first stream wait for the side streams. */
+static int join(Session *session, int count) {
+  for (int i = 1; i <= count; i++) TRY(cuStreamWaitEvent(session->stream, session->events[i], 0));
+  return DEVICE_OK;
+}
+
+/* Run groups at the same time. The last is in the first stream, and before it those that there is no side stream for. */
+static int launch_stage(Session *session, const Rows *stage) {
+  const Rows *groups = session->device->tables->groups + stage->first;
+  int aside = (stage->count < session->stream_count ? stage->count : session->stream_count) - 1;
+  int status = aside ? launch_aside(session, aside, groups) : DEVICE_OK;
+  for (int i = aside; !status && i < stage->count; i++) status = launch_group(session, session->stream, &groups[i]);
+  return status ? status : join(session, aside);
+}
+
+static int launch_all(Session *session, int span) {
+  const DeviceTables *tables = session->device->tables;
+  const Rows *stages = &tables->spans[span];
+  int status = DEVICE_OK;
+  for (int i = stages->first; !status && i < stages->first + stages->count; i++)
+    status = launch_stage(session, &tables->stages[i]);
+  return status;
 }
 
 static CUresult instantiate(cu_object *made, cu_object graph) {
@@ -273,7 +268,8 @@ static CUresult instantiate(cu_object *made, cu_object graph) {
   return cuGraphInstantiate(made, graph, 0, 0, 0);
 }
 
-/* Record the launches of a span as a graph, which is launched in their place. */
+/* Record the launches of a span as a graph, which is launched in their place. Side streams that wait for an event of the
+ * first are recorded with it, as branches. */
 static int make_graph(Session *session, int span) {
   cu_object graph = 0;
   TRY(cuStreamBeginCapture_v2(session->stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
@@ -290,6 +286,7 @@ static int make_graph(Session *session, int span) {
 static int fill_session(Session *session, int plain) {
   const DeviceTables *tables = session->device->tables;
   TRY(cuStreamCreate(&session->stream, CU_STREAM_NON_BLOCKING));
+  make_streams(session);
   int status = make_buffers(session);
   for (int i = 0; !plain && !status && i < tables->span_count; i++) status = make_graph(session, i);
   if (!status) TRY(cuStreamSynchronize(session->stream));
@@ -301,7 +298,10 @@ static int open_session(Session *session, int plain) {
   session->buffers = calloc((size_t)tables->buffer_count + 1, sizeof *session->buffers);
   session->parameters = calloc((size_t)tables->argument_count + 1, sizeof *session->parameters);
   session->graphs = calloc((size_t)tables->span_count + 1, sizeof *session->graphs);
-  if (!session->buffers || !session->parameters || !session->graphs) return DEVICE_NO_MEMORY;
+  session->streams = calloc((size_t)tables->most_groups + 1, sizeof *session->streams);
+  session->events = calloc((size_t)tables->most_groups + 1, sizeof *session->events);
+  if (!session->buffers || !session->parameters || !session->graphs || !session->streams || !session->events)
+    return DEVICE_NO_MEMORY;
   int status = enter(session->device);
   if (status) return status;
   status = fill_session(session, plain);
@@ -321,13 +321,22 @@ int edgetune_session_open(Device *device, int plain, Session **session) {
   return status;
 }
 
+/* Wait until nothing of any stream runs. */
+static void finish(const Session *session) {
+  for (int i = 0; i < session->stream_count; i++) cuStreamSynchronize(session->streams[i]);
+}
+
 static void empty_session(Session *session) {
   const DeviceTables *tables = session->device->tables;
-  if (session->stream) cuStreamSynchronize(session->stream);
+  finish(session);
   for (int i = 0; session->graphs && i < tables->span_count; i++)
     if (session->graphs[i]) cuGraphExecDestroy(session->graphs[i]);
   for (int i = 0; session->buffers && i < tables->buffer_count; i++)
     if (session->buffers[i] && !tables->buffers[i].constant) cuMemFree_v2(session->buffers[i]);
+  for (int i = 0; session->events && i < tables->most_groups; i++)
+    if (session->events[i]) cuEventDestroy_v2(session->events[i]);
+  for (int i = 1; session->streams && i < tables->most_groups; i++)
+    if (session->streams[i]) cuStreamDestroy_v2(session->streams[i]);
   if (session->stream) cuStreamDestroy_v2(session->stream);
   leave();
 }
@@ -335,6 +344,8 @@ static void empty_session(Session *session) {
 void edgetune_session_close(Session *session) {
   if (!session) return;
   if (!cuCtxPushCurrent_v2(session->device->context)) empty_session(session);
+  free(session->events);
+  free(session->streams);
   free(session->graphs);
   free(session->parameters);
   free(session->buffers);
@@ -355,7 +366,7 @@ int edgetune_session_launch(Session *session, int span) {
   } else {
     status = launch_all(session, span);
   }
-  if (status) cuStreamSynchronize(session->stream); /* nothing may read the caller's inputs any more */
+  if (status) finish(session); /* nothing may read the caller's inputs any more */
   leave();
   return status;
 }

@@ -34,10 +34,10 @@ typedef struct {
   int first, count;           /* of its arguments */
 } Launch;
 
-/* Launches that follow each other with nothing between them. */
+/* Rows of a table that follow each other. */
 typedef struct {
   int first, count;
-} Span;
+} Rows;
 
 /* What a network has for the device. */
 typedef struct {
@@ -49,7 +49,10 @@ typedef struct {
   int argument_count;
   const Launch *launches;
   int launch_count;
-  const Span *spans;
+  const Rows *groups; /* launches, one after the other */
+  const Rows *stages; /* groups that run at the same time */
+  int most_groups;    /* of a stage */
+  const Rows *spans;  /* stages, one after the other, with nothing of the host between them */
   int span_count;
   int flush_every; /* launches; 0 leaves it to the driver */
 } DeviceTables;
@@ -57,7 +60,7 @@ typedef struct {
 enum { DEVICE_OK, DEVICE_NO_DRIVER, DEVICE_NOT_COMPILED, DEVICE_NO_MEMORY, DEVICE_FAILED };
 
 typedef struct Device Device;   /* opened, with the kernels and constants of a network */
-typedef struct Session Session; /* a queue with buffers of its own */
+typedef struct Session Session; /* queues with buffers of their own */
 
 /* Which device: the `number`-th of the `driver` of that path (NULL: the system's). OpenCL counts GPUs first. `cache` is
  * a folder for what the driver compiles, or NULL. */
@@ -72,14 +75,15 @@ int edgetune_device_open(const DeviceTables *tables, const unsigned char *weight
 void edgetune_device_close(Device *device);
 const char *edgetune_device_said(void);
 
-/* Open a session. CUDA makes a graph of every span, unless launches are to be `plain`. */
+/* Open a session. It has as many queues as the driver makes, up to the most groups of a stage. Where there are fewer, some
+ * groups run one after the other. CUDA makes a graph of every span, unless launches are to be `plain`. */
 int edgetune_session_open(Device *device, int plain, Session **session);
 void edgetune_session_close(Session *session);
 
 /* Whether the device is a processor: its driver computes on the cores of this machine. */
 int edgetune_device_computes_here(const Session *session);
 
-/* Queue the launches of a span. */
+/* Queue the launches of a span. After an error nothing of it runs any more. */
 int edgetune_session_launch(Session *session, int span);
 
 /* Copy to a buffer, after everything that is queued. With `wait` the host's memory may be changed on return, without it

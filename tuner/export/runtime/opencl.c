@@ -1,5 +1,4 @@
-/* Runs the kernels of an exported network on an OpenCL device. Declarations are those of Khronos's cl.h; only what is
- * needed of it is repeated here, so that no headers have to be installed. */
+/* Runs the kernels of an exported network on an OpenCL device. */
 #define _GNU_SOURCE
 #include "device.h"
 
@@ -9,67 +8,7 @@
 #include <unistd.h>
 
 #include "driver.h"
-
-typedef int32_t cl_int;
-typedef uint32_t cl_uint;
-typedef uint64_t cl_bitfield;
-typedef void *cl_object; /* a platform, device, context, queue, program, kernel or buffer */
-
-enum {
-  CL_SUCCESS = 0,
-  CL_DEVICE_NOT_FOUND = -1,
-  CL_MEM_READ_WRITE = 1,
-  CL_MEM_READ_ONLY = 4,
-  CL_MEM_COPY_HOST_PTR = 32,
-  CL_DEVICE_TYPE = 0x1000,
-  CL_DEVICE_NAME = 0x102B,
-  CL_DRIVER_VERSION = 0x102D,
-  CL_DEVICE_TYPE_CPU = 2,
-  CL_DEVICE_TYPE_GPU = 4,
-  CL_PROGRAM_BINARY_SIZES = 0x1165,
-  CL_PROGRAM_BINARIES = 0x1166,
-  CL_PROGRAM_BUILD_LOG = 0x1183
-};
-#define CL_DEVICE_TYPE_ALL 0xFFFFFFFFu
-
-#define FUNCTIONS(X)                                                                                               \
-  X(cl_int, clGetPlatformIDs, (cl_uint, cl_object *, cl_uint *))                                                   \
-  X(cl_int, clGetDeviceIDs, (cl_object, cl_bitfield, cl_uint, cl_object *, cl_uint *))                             \
-  X(cl_int, clGetDeviceInfo, (cl_object, cl_uint, size_t, void *, size_t *))                                       \
-  X(cl_object, clCreateContext, (const intptr_t *, cl_uint, const cl_object *, void *, void *, cl_int *))          \
-  X(cl_object, clCreateCommandQueue, (cl_object, cl_object, cl_bitfield, cl_int *))                                \
-  X(cl_object, clCreateBuffer, (cl_object, cl_bitfield, size_t, void *, cl_int *))                                 \
-  X(cl_object, clCreateProgramWithSource, (cl_object, cl_uint, const char **, const size_t *, cl_int *))           \
-  X(cl_object, clCreateProgramWithBinary,                                                                          \
-    (cl_object, cl_uint, const cl_object *, const size_t *, const unsigned char **, cl_int *, cl_int *))           \
-  X(cl_int, clBuildProgram, (cl_object, cl_uint, const cl_object *, const char *, void *, void *))                 \
-  X(cl_int, clGetProgramInfo, (cl_object, cl_uint, size_t, void *, size_t *))                                      \
-  X(cl_int, clGetProgramBuildInfo, (cl_object, cl_object, cl_uint, size_t, void *, size_t *))                      \
-  X(cl_object, clCreateKernel, (cl_object, const char *, cl_int *))                                                \
-  X(cl_int, clSetKernelArg, (cl_object, cl_uint, size_t, const void *))                                            \
-  X(cl_int, clEnqueueNDRangeKernel,                                                                                \
-    (cl_object, cl_object, cl_uint, const size_t *, const size_t *, const size_t *, cl_uint, const void *, void *)) \
-  X(cl_int, clEnqueueReadBuffer,                                                                                   \
-    (cl_object, cl_object, cl_uint, size_t, size_t, void *, cl_uint, const void *, void *))                        \
-  X(cl_int, clEnqueueWriteBuffer,                                                                                  \
-    (cl_object, cl_object, cl_uint, size_t, size_t, const void *, cl_uint, const void *, void *))                  \
-  X(cl_int, clFlush, (cl_object))                                                                                  \
-  X(cl_int, clFinish, (cl_object))                                                                                 \
-  X(cl_int, clReleaseContext, (cl_object))                                                                         \
-  X(cl_int, clReleaseCommandQueue, (cl_object))                                                                    \
-  X(cl_int, clReleaseMemObject, (cl_object))                                                                       \
-  X(cl_int, clReleaseProgram, (cl_object))                                                                         \
-  X(cl_int, clReleaseKernel, (cl_object))
-
-#define DECLARE(result, name, parameters) static result(*name) parameters;
-FUNCTIONS(DECLARE)
-
-static const char *const libraries[] = {
-    "libOpenCL.so.1", "libOpenCL.so", "libmali.so", "/vendor/lib64/libOpenCL.so", "/vendor/lib/libOpenCL.so", 0,
-};
-
-#define ENTRY(result, name, parameters) {#name, (void **)&name, 0},
-static const Function functions[] = {FUNCTIONS(ENTRY){0, 0, 0}};
+#include "opencl_driver.h"
 
 /* Open the driver of a path, or the system's. */
 static int load_driver(const char *path) {
@@ -109,12 +48,19 @@ struct Device {
   int is_processor;
 };
 
+typedef struct {
+  cl_object id;
+  cl_object ended; /* an event: its part of the present stage has ended */
+  int unflushed;   /* launches */
+} Queue;
+
 struct Session {
   Device *device;
-  cl_object queue;
+  Queue *queues; /* copies are in the first */
+  int queue_count;
   cl_object *buffers; /* constants are the device's */
   cl_object *kernels; /* of every launch */
-  int unflushed;
+  cl_object *events;  /* room for one of each queue */
 };
 
 static int failed(const char *what, cl_int status) {
@@ -260,6 +206,11 @@ void edgetune_device_close(Device *device) {
 
 /* ---- Sessions ---- */
 
+static int most_queues(const Session *session) {
+  int most = session->device->tables->most_groups;
+  return most > 1 ? most : 1;
+}
+
 static int make_buffers(Session *session) {
   const DeviceTables *tables = session->device->tables;
   cl_int status = 0;
@@ -292,13 +243,22 @@ static int make_kernel(Session *session, int i) {
   return status ? failed("clSetKernelArg", status) : DEVICE_OK;
 }
 
+/* Make the first queue, and as many more as there can be and are of use. */
+static int make_queues(Session *session) {
+  int most = clEnqueueMarkerWithWaitList && clEnqueueBarrierWithWaitList && clReleaseEvent ? most_queues(session) : 1;
+  for (cl_int status = 0; session->queue_count < most; session->queue_count++) {
+    cl_object made = clCreateCommandQueue(session->device->context, session->device->id, 0, &status);
+    if (status) return session->queue_count ? DEVICE_OK : failed("clCreateCommandQueue", status);
+    session->queues[session->queue_count].id = made;
+  }
+  return DEVICE_OK;
+}
+
 static int fill_session(Session *session) {
-  cl_int status = 0;
-  session->queue = clCreateCommandQueue(session->device->context, session->device->id, 0, &status);
-  if (status) return failed("clCreateCommandQueue", status);
-  int found = make_buffers(session);
-  for (int i = 0; !found && i < session->device->tables->launch_count; i++) found = make_kernel(session, i);
-  return found;
+  int status = make_queues(session);
+  if (!status) status = make_buffers(session);
+  for (int i = 0; !status && i < session->device->tables->launch_count; i++) status = make_kernel(session, i);
+  return status;
 }
 
 int edgetune_session_open(Device *device, int plain, Session **session) {
@@ -308,7 +268,10 @@ int edgetune_session_open(Device *device, int plain, Session **session) {
   made->device = device;
   made->buffers = calloc((size_t)device->tables->buffer_count + 1, sizeof *made->buffers);
   made->kernels = calloc((size_t)device->tables->launch_count + 1, sizeof *made->kernels);
-  int status = made->buffers && made->kernels ? fill_session(made) : DEVICE_NO_MEMORY;
+  made->queues = calloc((size_t)most_queues(made), sizeof *made->queues);
+  made->events = calloc((size_t)most_queues(made), sizeof *made->events);
+  int whole = made->buffers && made->kernels && made->queues && made->events;
+  int status = whole ? fill_session(made) : DEVICE_NO_MEMORY;
   if (status)
     edgetune_session_close(made);
   else
@@ -316,15 +279,22 @@ int edgetune_session_open(Device *device, int plain, Session **session) {
   return status;
 }
 
+/* Wait until nothing of any queue runs. */
+static void finish(const Session *session) {
+  for (int i = 0; i < session->queue_count; i++) clFinish(session->queues[i].id);
+}
+
 void edgetune_session_close(Session *session) {
   if (!session) return;
   const DeviceTables *tables = session->device->tables;
-  if (session->queue) clFinish(session->queue);
+  finish(session);
   for (int i = 0; session->kernels && i < tables->launch_count; i++)
     if (session->kernels[i]) clReleaseKernel(session->kernels[i]);
   for (int i = 0; session->buffers && i < tables->buffer_count; i++)
     if (session->buffers[i] && !tables->buffers[i].constant) clReleaseMemObject(session->buffers[i]);
-  if (session->queue) clReleaseCommandQueue(session->queue);
+  for (int i = 0; i < session->queue_count; i++) clReleaseCommandQueue(session->queues[i].id);
+  free(session->events);
+  free(session->queues);
   free(session->kernels);
   free(session->buffers);
   free(session);
@@ -332,33 +302,88 @@ void edgetune_session_close(Session *session) {
 
 int edgetune_device_computes_here(const Session *session) { return session->device->is_processor; }
 
-int edgetune_session_launch(Session *session, int span) {
+static int flush(Queue *queue) {
+  queue->unflushed = 0;
+  cl_int status = clFlush(queue->id);
+  return status ? failed("clFlush", status) : DEVICE_OK;
+}
+
+static int launch_group(Session *session, Queue *queue, const Rows *group) {
   const DeviceTables *tables = session->device->tables;
-  int first = tables->spans[span].first, end = first + tables->spans[span].count;
-  for (int i = first; i < end; i++) {
+  for (int i = group->first, status; i < group->first + group->count; i++) {
     const Launch *launch = &tables->launches[i];
     size_t items[3];
     for (int axis = 0; axis < 3; axis++) items[axis] = launch->groups[axis] * launch->items[axis];
-    cl_int status =
-        clEnqueueNDRangeKernel(session->queue, session->kernels[i], 3, 0, items, launch->items, 0, 0, 0);
-    if (status) return failed(launch->kernel, status);
-    if (tables->flush_every && ++session->unflushed >= tables->flush_every) {
-      session->unflushed = 0;
-      if ((status = clFlush(session->queue))) return failed("clFlush", status);
-    }
+    cl_int refused = clEnqueueNDRangeKernel(queue->id, session->kernels[i], 3, 0, items, launch->items, 0, 0, 0);
+    if (refused) return failed(launch->kernel, refused);
+    if (tables->flush_every && ++queue->unflushed >= tables->flush_every && (status = flush(queue))) return status;
   }
   return DEVICE_OK;
+}
+
+/* Make the event that all of a queue so far has ended. Other queues may only wait for what is sure to be submitted. */
+static int mark(Queue *queue) {
+  cl_int status = clEnqueueMarkerWithWaitList(queue->id, 0, 0, &queue->ended);
+  return status ? failed("clEnqueueMarkerWithWaitList", status) : flush(queue);
+}
+
+/* Let a queue wait for events. */
+static int wait_for(const Queue *queue, int count, const cl_object *events) {
+  cl_int status = clEnqueueBarrierWithWaitList(queue->id, (cl_uint)count, events, 0);
+  return status ? failed("clEnqueueBarrierWithWaitList", status) : DEVICE_OK;
+}
+
+/* Run groups of a stage in side queues, behind what is in the first queue so far. */
+static int launch_aside(Session *session, int count, const Rows *groups) {
+  Queue *queues = session->queues;
+  int status = mark(&queues[0]);
+  for (int i = 1; !status && i <= count; i++) {
+    status = wait_for(&queues[i], 1, &queues[0].ended);
+    if (!status) status = launch_group(session, &queues[i], &groups[i - 1]);
+    if (!status) status = mark(&queues[i]);
+  }
+  return status;
+}
+
+/* Let the first queue wait for the side queues. */
+static int join(Session *session, int count) {
+  for (int i = 0; i < count; i++) session->events[i] = session->queues[i + 1].ended;
+  return wait_for(&session->queues[0], count, session->events);
+}
+
+/* Run groups at the same time. The last is in the first queue, and before it those that there is no side queue for. */
+static int launch_stage(Session *session, const Rows *stage) {
+  const Rows *groups = session->device->tables->groups + stage->first;
+  int aside = (stage->count < session->queue_count ? stage->count : session->queue_count) - 1;
+  int status = aside ? launch_aside(session, aside, groups) : DEVICE_OK;
+  for (int i = aside; !status && i < stage->count; i++) status = launch_group(session, session->queues, &groups[i]);
+  if (!status && aside) status = join(session, aside);
+  for (int i = 0; i <= aside; i++) {
+    if (session->queues[i].ended) clReleaseEvent(session->queues[i].ended);
+    session->queues[i].ended = 0;
+  }
+  return status;
+}
+
+int edgetune_session_launch(Session *session, int span) {
+  const DeviceTables *tables = session->device->tables;
+  const Rows *stages = &tables->spans[span];
+  int status = DEVICE_OK;
+  for (int i = stages->first; !status && i < stages->first + stages->count; i++)
+    status = launch_stage(session, &tables->stages[i]);
+  if (status) finish(session);
+  return status;
 }
 
 int edgetune_session_write(Session *session, int buffer, const void *from, size_t size, int wait) {
   (void)wait; /* it always does */
   if (!size) return DEVICE_OK;
-  cl_int status = clEnqueueWriteBuffer(session->queue, session->buffers[buffer], 1, 0, size, from, 0, 0, 0);
+  cl_int status = clEnqueueWriteBuffer(session->queues->id, session->buffers[buffer], 1, 0, size, from, 0, 0, 0);
   return status ? failed("clEnqueueWriteBuffer", status) : DEVICE_OK;
 }
 
 int edgetune_session_read(Session *session, int buffer, void *to, size_t size) {
   if (!size) return DEVICE_OK;
-  cl_int status = clEnqueueReadBuffer(session->queue, session->buffers[buffer], 1, 0, size, to, 0, 0, 0);
+  cl_int status = clEnqueueReadBuffer(session->queues->id, session->buffers[buffer], 1, 0, size, to, 0, 0, 0);
   return status ? failed("clEnqueueReadBuffer", status) : DEVICE_OK;
 }

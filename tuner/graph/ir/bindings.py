@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,6 +62,11 @@ def with_leaves(expr: Any, leaf: Callable[[Any], Any]) -> Any:
     if isinstance(expr, Call):
         return Call(expr.op, [with_leaves(arg, leaf) for arg in expr.args], expr.attrs, expr.ty_args)
     return leaf(expr)
+
+
+def renamed(expr: Any, new: Mapping[Var, Any]) -> Any:
+    """Return an expression with `new`'s expressions in place of its variables."""
+    return with_leaves(expr, lambda leaf: new.get(leaf, leaf) if isinstance(leaf, Var) else leaf)
 
 
 @dataclass

@@ -9,7 +9,6 @@ pool gives it to others afterwards. The function that launches every kernel is k
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import tvm
@@ -21,7 +20,7 @@ from tvm.target import Target
 from templates import default
 from templates.gpu.lowered import lower
 from templates.rewrite import block_with
-from tuner.graph.ir.bindings import with_leaves
+from tuner.graph.ir.bindings import renamed
 from tuner.graph.lowering.concat import copied
 
 CAPTURED = "captured"
@@ -71,8 +70,8 @@ class _Capturing:
             new: dict[Var, Any] = {parameter: self._copied(parameter) for parameter in main.params}
             for block in main.body.blocks:
                 for binding in block.bindings:
-                    new[binding.var] = self._builder.emit(self._given_workspace(_renamed(binding.value, new)))
-            result = self._builder.emit(_renamed(main.body.body, new))
+                    new[binding.var] = self._builder.emit(self._given_workspace(renamed(binding.value, new)))
+            result = self._builder.emit(renamed(main.body.body, new))
             fields = [self._builder.emit(relax.TupleGetItem(result, i)) for i in range(len(result.ty.fields))]
             self._builder.emit_func_output(relax.Tuple([self._copied(field) for field in fields]))
         made = self._builder.get()
@@ -120,7 +119,3 @@ def _with_workspace(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[Any]]:
     block = block_with(root, alloc_buffers=[tensor for tensor in root.alloc_buffers if tensor.scope() != "global"])
     body = SBlockRealize(realize.iter_values, realize.predicate, block)
     return tirx.PrimFunc([*func.params, *found], body, func.ret_type, attrs=func.attrs), found
-
-
-def _renamed(expr: Any, new: Mapping[Var, Any]) -> Any:
-    return with_leaves(expr, lambda leaf: new.get(leaf, leaf) if isinstance(leaf, Var) else leaf)

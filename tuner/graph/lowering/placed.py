@@ -267,7 +267,7 @@ class _Assembly:
         array = None if (device, leaf) in self._lifted else constant(leaf)
         if array is None:
             return
-        held, key = self._constants[device], _digest(array)
+        held, key = self._constants[device], digest(array)
         if key not in held:
             held[key] = array, relax.Var(f"constant_{device}_{len(held)}", self._placed(leaf.ty, device))
         self._lifted[device, leaf] = held[key][1]
@@ -368,5 +368,6 @@ def _variables(expr: Any) -> list[Var]:
     return [leaf for leaf in operands(expr) if isinstance(leaf, Var)]
 
 
-def _digest(array: np.ndarray) -> bytes:
+def digest(array: np.ndarray) -> bytes:
+    """Return what tells an array from all others, by its dtype, shape and values."""
     return hashlib.sha256(f"{array.dtype}{array.shape}".encode() + array.tobytes()).digest()

@@ -7,14 +7,16 @@ is planned yet.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import accumulate, pairwise, starmap
 from typing import Any
 
 import numpy as np
 from tvm import relax
 from tvm.ir import Call, GenericConst, GlobalVar, IRModule, Var
 
+from tuner.devices.opencl import ASIDE, BACK, JOIN
 from tuner.devices.parallel.stage import STAGE, groups_of
 from tuner.devices.stopwatch import COPY
 from tuner.graph.ir.bindings import dtype_of, shape_of
@@ -50,8 +52,8 @@ class KernelCall:
 @dataclass(frozen=True)
 class Stage:
     """Calls of a program that run at the same time, in groups (see tuner.stages). `first` is the index of its first
-    call. `groups` has, for each group of successive calls, its work, in proportion to which it gets threads, and how
-    many calls it has."""
+    call. `groups` has, for each group of successive calls, its work, in proportion to which it gets threads of a CPU (0
+    on other devices), and how many calls it has."""
 
     first: int
     groups: tuple[tuple[int, int], ...]
@@ -60,6 +62,12 @@ class Stage:
     def calls(self) -> range:
         """Return the indices of its calls."""
         return range(self.first, self.first + sum(count for _, count in self.groups))
+
+    @property
+    def ranges(self) -> tuple[range, ...]:
+        """Return the indices of the calls of each group."""
+        ends = accumulate((count for _, count in self.groups), initial=self.first)
+        return tuple(starmap(range, pairwise(ends)))
 
 
 @dataclass(frozen=True)
@@ -80,6 +88,14 @@ class Program:
     devices: tuple[str, ...] = ("cpu",)
     launches: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     stages: tuple[Stage, ...] = ()
+
+    def groups(self) -> Iterator[tuple[range, ...]]:
+        """Yield the calls in order: the groups of each stage, and a group for each call that is in no stage."""
+        staged, at = {stage.first: stage for stage in self.stages}, 0
+        while at < len(self.calls):
+            found = staged[at].ranges if at in staged else (range(at, at + 1),)
+            yield found
+            at = found[-1].stop
 
     def as_dict(self) -> dict[str, Any]:
         """Return a dictionary for JSON, which `from_dict` reads."""
@@ -107,6 +123,8 @@ class Program:
         )
         if any(stage.calls.stop > len(program.calls) or stage.first < 0 for stage in program.stages):
             raise ValueError("a call that is named does not exist")
+        if not all(all(stage.ranges) and stage.groups for stage in program.stages):
+            raise ValueError("a stage has no groups, or a group no calls")
         named = (*program.inputs, *program.constants, *program.outputs, *(v.memory for v in program.values))
         if not all(0 <= i < len(program.values) for i in (*named, *(o for c in program.calls for o in c.operands))):
             raise ValueError("a value that is named does not exist")
@@ -133,6 +151,7 @@ class _Reader:
         self._values: list[Value] = []
         self._calls: list[KernelCall] = []
         self._stages: list[Stage] = []
+        self._begun: list[int] = []  # the first call of each group so far, of a stage on several streams
         self._held: dict[Var, Any] = {}  # the index of a variable's value; a list of them for a tuple
 
     def program(self, inputs: int) -> Program:
@@ -169,15 +188,30 @@ class _Reader:
             return self._new(var, self._values[self._of(value.args[0])].memory)
         if isinstance(value, Call) and isinstance(value.op, GlobalVar):
             return self._call(value.op, value.args)
-        if isinstance(value, Call) and getattr(value.op, "global_symbol", "") == STAGE:
-            return self._stage(value.args)
-        if isinstance(value, Call) and getattr(value.op, "global_symbol", "") == COPY:
-            source, target = self._flat(value.args)
-            self._calls.append(KernelCall(COPY, (source, target)))
-            return target
+        if isinstance(value, Call) and isinstance(value.op, relax.ExternFunc):
+            return self._extern(str(value.op.global_symbol), value.args)
         if isinstance(value, Call):
             raise NoProgramError(f"it calls {value.op}")
         return self._of(value)
+
+    def _extern(self, name: str, arguments: Sequence[Any]) -> int | None:
+        """Read the call of a function of the runtime."""
+        if name == COPY:
+            source, target = self._flat(arguments)
+            self._calls.append(KernelCall(COPY, (source, target)))
+            return target
+        if name == STAGE:
+            self._stage(arguments)
+        elif name in (ASIDE, BACK):
+            self._begun.append(len(self._calls))
+        elif name == JOIN:
+            ends = *self._begun[1:], len(self._calls)
+            groups = tuple((0, end - begin) for begin, end in zip(self._begun, ends, strict=True))
+            self._stages.append(Stage(self._begun[0], groups))
+            self._begun = []
+        else:
+            raise NoProgramError(f"it calls {name}")
+        return None
 
     def _call(self, function: GlobalVar, arguments: Sequence[Any]) -> int:
         operands = self._flat(arguments)

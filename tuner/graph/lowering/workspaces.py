@@ -17,7 +17,7 @@ from tvm.ir import IRModule
 from tvm.target import Target
 from tvm.tirx.build import split_host_device_mods
 
-from templates.lowering import lowering_context
+from templates.lowering import PIPELINE, lowering_context
 
 ALIGNMENT = 64  # of every workspace, in bytes
 _PASS, _ALLOCATION = "tirx.LowerTVMBuiltin", "tirx.TVMBackendAllocWorkspace"
@@ -67,7 +67,7 @@ def workspace_of(func: tirx.PrimFunc, target: Target) -> Workspace:
     """
     found = Workspaces()
     own_host = target if target.kind.name == "llvm" else Target("llvm")
-    pipeline, finish_host, _ = tirx.get_default_tir_pipeline(target)
+    pipeline, finish_host, _ = tirx.get_tir_pipeline(PIPELINE)
     bind = tirx.transform.BindTarget(target.with_host(target.host or own_host))
     with lowering_context(found):
         module = pipeline(bind(IRModule.from_expr(func.with_attr("global_symbol", "kernel"))))

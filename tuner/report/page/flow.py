@@ -15,13 +15,13 @@ from typing import Any
 
 import tvm
 
+from tuner.devices.opencl import ASIDE, BACK, JOIN
 from tuner.devices.parallel.stage import STAGE
 from tuner.errors import BadInput
 from tuner.graph import COPY
 from tuner.module import Manifest
 from tuner.module.runtime import Attribution
 from tuner.stages import Stage
-from tuner.stages.rewrite import ASIDE, BACK, JOIN
 
 _CALL = re.compile(r"\s*call\s+(\S+)\s+in:\s*(.*?)\s*dst:\s*(\S+)\s*$")
 _RETURN = re.compile(r"\s*ret\s+(%\d+)\s*$")

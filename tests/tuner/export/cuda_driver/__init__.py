@@ -63,7 +63,7 @@ class Emulated:
 
     def __init__(self, library: Path) -> None:
         self._library = ctypes.CDLL(str(library))
-        self._library.emulated_launches.restype = ctypes.c_char_p
+        self._library.emulated_launches.restype = self._library.emulated_branches.restype = ctypes.c_char_p
 
     def count(self, what: str) -> int:
         """How many objects are `alive` or were `made`, kernels were launched one by one (`plain`), or graphs were
@@ -71,5 +71,13 @@ class Emulated:
         return int(getattr(self._library, f"emulated_{what}")())
 
     def launches(self) -> list[str]:
-        """Return what was computed since the last call: a kernel, its groups and its items, each."""
+        """Return what was computed since the last call, in the order in which it was launched: a kernel, its groups and
+        its items, each."""
         return self._library.emulated_launches().decode().splitlines()
+
+    def branches(self) -> list[tuple[int, int]]:
+        """Return the stream of each launch that was reported since the last call (0 is that of the first), and how many
+        others had to be done before it."""
+        lines = self._library.emulated_branches().decode().splitlines()
+        found = [tuple(map(int, line.split())) for line in lines]
+        return [(stream - found[0][0], before) for stream, before in found]

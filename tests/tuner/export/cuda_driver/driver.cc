@@ -1,13 +1,14 @@
 // Stands in for Nvidia's driver where there is no GPU: it computes on the host what kernels were compiled to from the
 // same source (images), and checks how it is called. What is wrong becomes an error whose text says it. Work on a stream
-// is done when somebody waits for the stream, so that whoever does not wait gets nothing.
+// is done when somebody waits for the stream, so that whoever does not wait gets nothing. Of what may be done, the last
+// that came is done first, so that an order that nobody asked for is not kept.
 //
-// EMULATED_FAULT="FUNCTION=CODE" lets a function fail. The functions below `---- Reports` tell a test what was done.
-#include "cuda.h"
+// EMULATED_FAULT="FUNCTION=CODE" lets a function fail, and EMULATED_STREAMS="COUNT" allows so many streams. The functions
+// below `---- Reports`, here and in queues.cc, tell a test what was done.
+#include "queues.h"
 
 #include <cstdlib>
 #include <cstring>
-#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -16,33 +17,26 @@
 
 namespace {
 
-enum { INVALID = 1, OUT_OF_MEMORY = 2, NO_DEVICE = 100, NO_BINARY = 209 };
+enum { INVALID = 1, OUT_OF_MEMORY = 2, NO_DEVICE = 100, NO_BINARY = 209, UNJOINED = 904 };
 
 struct Module {
   const Image *image;
 };
-struct Launch {
-  const Kernel *kernel;
-  Index groups, items;
-  std::vector<std::vector<unsigned char>> values;
-};
-struct Graph {
-  std::vector<Launch> launches;
-};
-struct Stream {
-  std::vector<std::function<void()>> work;
-  std::unique_ptr<Graph> capture;
+struct Event {
+  bool recorded = false;
+  Work last;
+  std::shared_ptr<Graph> capture;
 };
 
 std::recursive_mutex lock;  // of everything below, and of the kernels' memory
 std::map<uintptr_t, size_t> memory;
 std::set<Module *> modules;
 std::set<Stream *> streams;
-std::set<Graph *> graphs, executables;
+std::set<Event *> events;
+std::map<Graph *, std::shared_ptr<Graph>> graphs, executables;
 std::map<void *, unsigned> shared_limits;  // of functions, in bytes
-int retained, made, plain, replayed;
-std::string launches;  // what was computed, a line for each kernel
-int context;           // its address is the context
+int retained, made, plain, replayed, stream_count;
+int context;  // its address is the context
 thread_local std::vector<void *> stack;
 thread_local std::string fault;
 
@@ -64,20 +58,7 @@ int planned(const char *function) {
   BEGIN(function);                                             \
   if (stack.empty()) return wrong("no context is current")
 #define KNOWN(set, object) \
-  if (!set.count(static_cast<typename decltype(set)::value_type>(object))) return wrong("an unknown object is named")
-
-// ---- Launches
-
-void compute(const Launch &launch) {
-  std::vector<void *> values;
-  for (const auto &value : launch.values) values.push_back(const_cast<unsigned char *>(value.data()));
-  run_grid(launch.groups, launch.items, launch.kernel->waits,
-           [&] { launch.kernel->call(launch.kernel->function, values.data()); });
-  auto text = [](const Index &i) {
-    return std::to_string(i.x) + "," + std::to_string(i.y) + "," + std::to_string(i.z);
-  };
-  launches += std::string(launch.kernel->name) + " " + text(launch.groups) + " " + text(launch.items) + "\n";
-}
+  if (!set.count(static_cast<typename decltype(set)::key_type>(object))) return wrong("an unknown object is named")
 
 // Compare byte by byte, as the caller's may be fewer: a sanitizer takes memcmp to read all of them.
 bool begins_with(const unsigned char *bytes, const Image &image) {
@@ -220,8 +201,10 @@ int cuMemFree_v2(uintptr_t pointer) {
 
 int cuStreamCreate(void **stream, unsigned) {
   BEGIN_IN_CONTEXT(cuStreamCreate);
+  const char *most = std::getenv("EMULATED_STREAMS");
+  if (most && static_cast<int>(streams.size()) >= std::atoi(most)) return OUT_OF_MEMORY;
   made++;
-  *stream = *streams.insert(new Stream).first;
+  *stream = *streams.insert(new Stream{stream_count++}).first;
   return 0;
 }
 
@@ -235,12 +218,57 @@ int cuStreamDestroy_v2(void *stream) {
 
 int cuStreamSynchronize(void *stream) {
   Stream &own = *static_cast<Stream *>(stream);
-  if (planned("cuStreamSynchronize")) own.work.clear();  // nobody waits for it any more
+  if (planned("cuStreamSynchronize")) own.last.reset();  // nobody waits for it any more
   BEGIN_IN_CONTEXT(cuStreamSynchronize);
   KNOWN(streams, stream);
   if (own.capture) return wrong("somebody waits for a stream that is captured");
-  for (const auto &work : own.work) work();
-  own.work.clear();
+  if (own.last) run(own.last);
+  own.last.reset();
+  return 0;
+}
+
+int cuEventCreate(void **event, unsigned flags) {
+  BEGIN_IN_CONTEXT(cuEventCreate);
+  if (flags != 2) return wrong("an event is to measure time");
+  made++;
+  *event = *events.insert(new Event).first;
+  return 0;
+}
+
+int cuEventDestroy_v2(void *event) {
+  BEGIN_IN_CONTEXT(cuEventDestroy_v2);
+  KNOWN(events, event);
+  events.erase(static_cast<Event *>(event));
+  delete static_cast<Event *>(event);
+  return 0;
+}
+
+int cuEventRecord(void *event, void *stream) {
+  BEGIN_IN_CONTEXT(cuEventRecord);
+  KNOWN(events, event);
+  KNOWN(streams, stream);
+  const Stream &own = *static_cast<Stream *>(stream);
+  *static_cast<Event *>(event) = {true, own.last, own.capture};
+  return 0;
+}
+
+// A stream that waits for an event of a graph that is being captured becomes a branch of it.
+int cuStreamWaitEvent(void *stream, void *event, unsigned flags) {
+  BEGIN_IN_CONTEXT(cuStreamWaitEvent);
+  KNOWN(streams, stream);
+  KNOWN(events, event);
+  Stream &own = *static_cast<Stream *>(stream);
+  const Event &awaited = *static_cast<Event *>(event);
+  std::shared_ptr<Graph> capture = awaited.capture && awaited.capture->capturing ? awaited.capture : nullptr;
+  if (flags || !awaited.recorded) return wrong("an event was not recorded, or flags are given");
+  if (own.capture && own.capture != capture) return wrong("a captured stream waits for what is not captured");
+  if (capture && !own.capture) {
+    own.before = std::exchange(own.last, nullptr);
+    own.capture = capture;
+  }
+  Item item;
+  if (awaited.last) item.after.push_back(awaited.last);
+  append(own, item);
   return 0;
 }
 
@@ -249,7 +277,9 @@ static int copy(void *stream, uintptr_t device, void *to, const void *from, size
   Stream &own = *static_cast<Stream *>(stream);
   if (own.capture) return wrong("a copy is captured");
   if (!is_memory(device, size)) return wrong("a copy reaches out of the device's memory");
-  own.work.push_back([=] { std::memcpy(to, from, size); });
+  Item item;
+  item.work = [=] { std::memcpy(to, from, size); };
+  append(own, item);
   return 0;
 }
 
@@ -279,12 +309,10 @@ int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsign
     if (own->memory[i] && !memory.count(pointer)) return wrong("an argument is no memory of the device");
   }
   Stream &queue = *static_cast<Stream *>(stream);
-  if (queue.capture) {
-    queue.capture->launches.push_back(launch);
-    return 0;
-  }
-  plain++;
-  queue.work.push_back([launch] { compute(launch); });
+  if (!queue.capture) plain++;
+  Item item;
+  item.launch = std::make_shared<Launch>(launch);
+  append(queue, item);
   return 0;
 }
 
@@ -293,7 +321,8 @@ int cuStreamBeginCapture_v2(void *stream, int mode) {
   KNOWN(streams, stream);
   Stream &own = *static_cast<Stream *>(stream);
   if (own.capture || mode != 1) return wrong("a stream is captured already, or in a mode that stops other threads");
-  own.capture = std::make_unique<Graph>();
+  own.before = std::exchange(own.last, nullptr);
+  own.capture = std::make_shared<Graph>();
   return 0;
 }
 
@@ -302,17 +331,31 @@ int cuStreamEndCapture(void *stream, void **graph) {
   KNOWN(streams, stream);
   Stream &own = *static_cast<Stream *>(stream);
   if (!own.capture) return wrong("no capture was begun");
+  std::shared_ptr<Graph> captured = own.capture;
+  std::map<int, Work> joined = needed(own.last);
+  captured->capturing = false;
+  int status = 0;
+  for (Stream *branch : streams) {
+    if (branch->capture != captured) continue;
+    if (branch->last && !joined.count(branch->last->number)) status = UNJOINED;
+    branch->last = std::exchange(branch->before, nullptr);
+    branch->capture.reset();
+  }
+  if (status) return status;
   made++;
-  *graph = *graphs.insert(own.capture.release()).first;
+  graphs[captured.get()] = captured;
+  *graph = captured.get();
   return 0;
 }
 
 int cuGraphInstantiate(void **executable, void *graph, void *, char *, size_t) {
   BEGIN_IN_CONTEXT(cuGraphInstantiate);
   KNOWN(graphs, graph);
-  if (static_cast<Graph *>(graph)->launches.empty()) return wrong("a graph is empty");
+  if (static_cast<Graph *>(graph)->items.empty()) return wrong("a graph is empty");
   made++;
-  *executable = *executables.insert(new Graph(*static_cast<Graph *>(graph))).first;
+  auto own = std::make_shared<Graph>(*static_cast<Graph *>(graph));
+  executables[own.get()] = own;
+  *executable = own.get();
   return 0;
 }
 
@@ -337,8 +380,16 @@ int cuGraphLaunch(void *executable, void *stream) {
   Stream &queue = *static_cast<Stream *>(stream);
   if (queue.capture) return wrong("a graph is launched while another is captured");
   replayed++;
-  for (const Launch &launch : static_cast<Graph *>(executable)->launches)
-    queue.work.push_back([launch] { compute(launch); });
+  std::map<Work, Work> copies;
+  Item end;
+  for (const Work &item : static_cast<Graph *>(executable)->items) {
+    Item copy = *item;
+    copy.number = next_number();
+    for (Work &before : copy.after) before = copies.at(before);
+    if (copy.after.empty() && queue.last) copy.after.push_back(queue.last);
+    end.after.push_back(copies[item] = std::make_shared<Item>(copy));
+  }
+  append(queue, end);
   return 0;
 }
 
@@ -346,7 +397,6 @@ int cuGraphDestroy(void *graph) {
   BEGIN_IN_CONTEXT(cuGraphDestroy);
   KNOWN(graphs, graph);
   graphs.erase(static_cast<Graph *>(graph));
-  delete static_cast<Graph *>(graph);
   return 0;
 }
 
@@ -354,7 +404,6 @@ int cuGraphExecDestroy(void *executable) {
   BEGIN_IN_CONTEXT(cuGraphExecDestroy);
   KNOWN(executables, executable);
   executables.erase(static_cast<Graph *>(executable));
-  delete static_cast<Graph *>(executable);
   return 0;
 }
 
@@ -363,21 +412,13 @@ int cuGraphExecDestroy(void *executable) {
 // How many objects there are now.
 int emulated_alive() {
   std::lock_guard<std::recursive_mutex> held(lock);
-  return static_cast<int>(memory.size() + modules.size() + streams.size() + graphs.size() + executables.size()) +
-         retained + static_cast<int>(stack.size());
+  return static_cast<int>(memory.size() + modules.size() + streams.size() + events.size() + graphs.size() +
+                          executables.size() + stack.size()) +
+         retained;
 }
 
 // How many objects were made so far, kernels launched one by one, and graphs launched.
 int emulated_made() { return made; }
 int emulated_plain() { return plain; }
 int emulated_replayed() { return replayed; }
-
-// What was computed since the last call: a kernel's name, groups and items on each line.
-const char *emulated_launches() {
-  static std::string told;
-  std::lock_guard<std::recursive_mutex> held(lock);
-  told = std::move(launches);
-  launches.clear();
-  return told.c_str();
-}
 }

@@ -1,5 +1,5 @@
-/* Runs launches that no small network has, on tables of its own: with numbers as arguments, and with more shared memory
- * than a group may have without asking. The driver is the argument. */
+/* Runs launches that no small network has, on tables of its own: with numbers as arguments, with more shared memory than a
+ * group may have without asking, and in a stage of two groups. The driver is the argument. */
 #include <stdio.h>
 
 #include "device.h"
@@ -12,13 +12,18 @@ static const Buffer buffers[] = {{0, COUNT * sizeof(float), 0}, {64, sizeof(floa
 /* out, the factor, the first item, and the 32 bits of 0.5f or -3.0f */
 static const Argument arguments[] = {
     {0, 0, 0}, {1, 0, 0}, {-1, 4, 0}, {-1, 4, 0x3f000000u}, {0, 0, 0}, {1, 0, 0}, {-1, 4, 4}, {-1, 4, 0xc0400000u},
+    {0, 0, 0}, {1, 0, 0}, {-1, 4, 0}, {-1, 4, 0x3f000000u}, {0, 0, 0}, {1, 0, 0}, {-1, 4, 4}, {-1, 4, 0xc0400000u},
 };
 static const Launch launches[] = {
     {0, "scale", {2, 1, 1}, {4, 1, 1}, 0, 0, 4},
     {0, "scale", {1, 1, 1}, {2, 2, 1}, 64 << 10, 4, 4},
+    {0, "scale", {1, 1, 1}, {2, 2, 1}, 0, 8, 4},
+    {0, "scale", {1, 1, 1}, {2, 2, 1}, 0, 12, 4},
 };
-static const Span spans[] = {{0, 2}, {1, 1}};
-static const DeviceTables tables = {codes, 1, buffers, 2, arguments, 8, launches, 2, spans, 2, 0};
+static const Rows groups[] = {{0, 2}, {2, 1}, {3, 1}, {1, 1}};
+static const Rows stages[] = {{0, 1}, {1, 2}, {3, 1}};
+static const Rows spans[] = {{0, 2}, {2, 1}};
+static const DeviceTables tables = {codes, 1, buffers, 2, arguments, 16, launches, 4, groups, stages, 2, spans, 2, 0};
 
 static int check(Session *session) {
   float given[COUNT], values[COUNT];
@@ -28,7 +33,8 @@ static int check(Session *session) {
   if (edgetune_session_read(session, 0, values, sizeof values)) return 3;
   for (int i = 0; i < COUNT; i++) {
     float wanted = 2 * (float)i + 0.5f;
-    if (i >= 4) wanted = 2 * (2 * wanted - 3) - 3; /* launched in both spans */
+    if (i < 4) wanted = 2 * wanted + 0.5f;
+    for (int again = 0; i >= 4 && again < 3; again++) wanted = 2 * wanted - 3; /* a launch in both spans, and a group */
     if (values[i] != wanted) return 4;
   }
   return 0;

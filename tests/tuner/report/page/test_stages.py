@@ -19,6 +19,7 @@ from tests.templates.gpu.support import device_number
 from tests.tuner.stages.networks import branches
 from tests.tuner.stages.test_rewrite import by_branch
 from tuner.devices import open_device
+from tuner.devices.opencl import ASIDE, BACK, JOIN
 from tuner.errors import BadInput
 from tuner.graph import Placed
 from tuner.graph.layout.choice import Planned
@@ -28,7 +29,7 @@ from tuner.report.page.flow import flow_of
 from tuner.report.simulated import simulated
 from tuner.stages import Stage
 from tuner.stages.calls import Calls
-from tuner.stages.rewrite import ASIDE, BACK, JOIN, staged
+from tuner.stages.rewrite import staged
 from tuning_db.store import open_db
 
 
