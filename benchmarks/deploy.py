@@ -1,17 +1,18 @@
 """This benchmark compares what it takes to run a network: size, start, memory and latency, by ours and by others.
 
     python benchmarks/deploy.py [--only NAME,...] [--threads 2] [--rounds 7] [--db FILE] [--onnx FILE,...]
-        [--folder DIR] [--json FILE]
+        [--onnx2tf PROGRAM] [--folder DIR] [--json FILE]
 
 Contenders are our module, its export in Python with NumPy alone ("light") and in C, onnxruntime in Python and in C
-("onnxruntime_c": onnxruntime.c over the library of its wheel), and OpenVINO and ncnn where they are installed (pip
-install openvino ncnn; pip install --no-deps pnnx, which converts networks for ncnn). Each round starts every contender
+("onnxruntime_c": onnxruntime.c over the library of its wheel), and OpenVINO, ncnn and LiteRT where they are installed
+(pip install openvino ncnn ai-edge-litert; pip install --no-deps pnnx, which converts networks for ncnn). --onnx2tf is
+the program of that name, which converts networks for LiteRT; as it needs TensorFlow, it is in an environment of its own
+(pip install onnx2tf tensorflow tf-keras onnx-graphsurgeon). Each round starts every contender
 once, in a process of its own, and they alternate. All compute in single precision (OpenVINO by itself takes bfloat16
 where the processor has it). `start` is from the begin of a contender's import (in C of main) to
 its first result, in milliseconds. `memory` is the peak of resident memory in MiB; `own` is without what Python with
 NumPy takes by itself. `latency` is the median of the runs of all rounds, in milliseconds. `bytes` is the size of the
-libraries that are loaded. A network that ncnn cannot run is left out there. LiteRT is left out, as its format is
-converted to by TensorFlow.
+libraries that are loaded. A network that ncnn or LiteRT does not compute as onnxruntime does is left out there.
 
 In the summary, library_bytes_<model> is the size of our library without weights. start_vs_ort_<model> and
 memory_vs_ort_<model> are those of the light wrapper over onnxruntime's in Python (below 1 is less), and those with
@@ -76,6 +77,17 @@ elif kind == "ncnn":
         for i, value in enumerate(values.values()):
             extractor.input(f"in{i}", ncnn.Mat(np.ascontiguousarray(value[0])))
         return [np.array(extractor.extract(name)[1]) for name in net.output_names()]
+elif kind == "litert":
+    from ai_edge_litert.interpreter import Interpreter
+    interpreter = Interpreter(model_path=path, num_threads=int(threads))
+    interpreter.allocate_tensors()
+    places, results = interpreter.get_input_details(), interpreter.get_output_details()
+    def call(values):
+        for place, value in zip(places, values.values()):
+            fits = tuple(place["shape"]) == value.shape  # else it has the channels last
+            interpreter.set_tensor(place["index"], value if fits else np.moveaxis(value, 1, -1))
+        interpreter.invoke()
+        return [interpreter.get_tensor(result["index"]) for result in results]
 else:
     import openvino
     core = openvino.Core()
@@ -138,6 +150,41 @@ def for_ncnn(model: Path, folder: Path, inputs: Mapping[str, np.ndarray]) -> dic
         return {"ncnn": opened}
     print(f"{model.stem}: ncnn is left out, as it does not compute what onnxruntime does")
     return {}
+
+
+def for_litert(model: Path, folder: Path, inputs: Mapping[str, np.ndarray], converter: str | None) -> dict[str, Path]:
+    """Convert a model for LiteRT. Return what it opens, or nothing where it is not installed, or does not compute what
+    onnxruntime does."""
+    if converter is None or find_spec("ai_edge_litert") is None:
+        return {}
+    place = folder / "litert"
+    opened = place / f"{model.stem}_float32.tflite"
+    if not opened.exists():
+        command = [converter, "-i", model.resolve(), "-o", place, "--non_verbose"]
+        subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+    if opened.exists() and litert_is_right(opened, model, inputs):
+        return {"litert": opened}
+    print(f"{model.stem}: LiteRT is left out, as it does not compute what onnxruntime does")
+    return {}
+
+
+def litert_is_right(opened: Path, model: Path, inputs: Mapping[str, np.ndarray]) -> bool:
+    """Return whether LiteRT's outputs are onnxruntime's within a hundredth of the largest value, in whatever order."""
+    import onnxruntime
+    from ai_edge_litert.interpreter import Interpreter
+
+    wanted = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"]).run(None, dict(inputs))
+    interpreter = Interpreter(model_path=str(opened))
+    interpreter.allocate_tensors()
+    for place, value in zip(interpreter.get_input_details(), inputs.values(), strict=True):
+        fits = tuple(place["shape"]) == value.shape
+        interpreter.set_tensor(place["index"], value if fits else np.moveaxis(value, 1, -1))
+    interpreter.invoke()
+    found = [interpreter.get_tensor(result["index"]) for result in interpreter.get_output_details()]
+    return all(
+        any(f.size == w.size and np.abs(f.ravel() - w.ravel()).max() <= 0.01 * np.abs(w).max() for f in found)
+        for w in wanted
+    )
 
 
 def ncnn_is_right(opened: Path, model: Path, inputs: Mapping[str, np.ndarray]) -> bool:
@@ -224,23 +271,24 @@ def library_bytes(kind: str, path: Path, maps: Sequence[str]) -> int:
         return (path / "libnet.so").stat().st_size
     if kind == "onnxruntime_c":
         return sum(p.stat().st_size for p in onnxruntime_libraries())
-    own = ("tvm", "module") if kind == "module" else (kind,)
+    own = {"module": ("tvm", "module"), "litert": ("ai_edge_litert",)}.get(kind, (kind,))
     return sum(os.path.getsize(p) for p in maps if any(f"/{o}" in p for o in own) and os.path.exists(p))
 
 
-def measured(model: Path, folder: Path, *, threads: int, rounds: int, db: str) -> list[dict[str, Any]]:
+def measured(model: Path, folder: Path, asked: argparse.Namespace, db: str) -> list[dict[str, Any]]:
     """Return a row for each contender."""
     from tuner.arrays import write_arrays
     from tuner.graph import load_onnx
     from tuner.module import random_inputs
 
+    threads, rounds = asked.threads, asked.rounds
     contenders = prepared(model, folder, threads, db)
     inputs = random_inputs(load_onnx(model).inputs, 0)
     write_arrays(folder / "inputs.npz", inputs)
     for i, array in enumerate(inputs.values()):
         (folder / f"input{i}.bin").write_bytes(array.tobytes())
     onnxruntime_program(folder)
-    contenders |= for_ncnn(model, folder, inputs)
+    contenders |= for_ncnn(model, folder, inputs) | for_litert(model, folder, inputs, asked.onnx2tf)
     found: dict[str, list[dict[str, Any]]] = {kind: [] for kind in contenders}
     for _ in range(rounds):
         for kind, path in contenders.items():
@@ -269,6 +317,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--db", help="tuning database (default: an empty one)")
+    parser.add_argument("--onnx2tf", help="the program that converts networks for LiteRT")
     parser.add_argument("--folder", type=Path, help="keep what is made here")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -291,7 +340,7 @@ def run(options: argparse.Namespace, folder: Path) -> None:
     for file in files:
         place = folder / file.stem
         place.mkdir(exist_ok=True)
-        mine = measured(file, place, threads=options.threads, rounds=options.rounds, db=db)
+        mine = measured(file, place, options, db)
         rows += mine
         by = {row["contender"]: row for row in mine}
         summary[f"library_bytes_{file.stem}"] = by["c"]["bytes"]
