@@ -14,10 +14,10 @@ its first result, in milliseconds. `memory` is the peak of resident memory in Mi
 NumPy takes by itself. `latency` is the median of the runs of all rounds, in milliseconds. `bytes` is the size of the
 libraries that are loaded. A network that ncnn or LiteRT does not compute as onnxruntime does is left out there.
 
-In the summary, library_bytes_<model> is the size of our library without weights. start_vs_ort_<model> and
-memory_vs_ort_<model> are those of the light wrapper over onnxruntime's in Python (below 1 is less), and those with
-_c_vs_ort_c_ are those of the library over onnxruntime's in C. latency_vs_module_<model> is the C library's latency over
-the module's.
+A ratio is the median of the ratios of all rounds. In the summary, library_bytes_<model> is the size of our library
+without weights. start_vs_ort_<model> and memory_vs_ort_<model> are those of the light wrapper over onnxruntime's in
+Python (below 1 is less), and those with _c_vs_ort_c_ are those of the library over onnxruntime's in C.
+latency_vs_module_<model> is the C library's latency over the module's.
 """
 
 from __future__ import annotations
@@ -294,8 +294,13 @@ def measured(model: Path, folder: Path, asked: argparse.Namespace, db: str) -> l
         for kind, path in contenders.items():
             found[kind].append(started(kind, path, folder / "inputs.npz", threads))
             time.sleep(0.2)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for kind, runs in found.items():
+        each = {
+            "start_ms": [1e3 * run["start"] for run in runs],
+            "memory_mib": [run["peak"] / 2**20 for run in runs],
+            "latency_ms": [1e3 * median(run["seconds"]) for run in runs],
+        }
         row = {
             "model": model.stem,
             "contender": kind,
@@ -305,9 +310,14 @@ def measured(model: Path, folder: Path, asked: argparse.Namespace, db: str) -> l
             "latency_ms": 1e3 * median(seconds for run in runs for seconds in run["seconds"]),
             "bytes": library_bytes(kind, contenders[kind], runs[0]["maps"]),
         }
-        rows.append(row)
+        rows.append({**row, "each": each})
         print("  ".join(f"{v:10.3f}" if isinstance(v, float) else f"{v!s:>14}" for v in row.values()), flush=True)
     return rows
+
+
+def ratio(ours: Mapping[str, Any], theirs: Mapping[str, Any], what: str) -> float:
+    """Return the median of the ratios of all rounds: a machine may be slower for some of them."""
+    return median(our / their for our, their in zip(ours["each"][what], theirs["each"][what], strict=True))
 
 
 def main() -> None:
@@ -344,12 +354,12 @@ def run(options: argparse.Namespace, folder: Path) -> None:
         rows += mine
         by = {row["contender"]: row for row in mine}
         summary[f"library_bytes_{file.stem}"] = by["c"]["bytes"]
-        summary[f"start_vs_ort_{file.stem}"] = by["light"]["start_ms"] / by["onnxruntime"]["start_ms"]
-        summary[f"memory_vs_ort_{file.stem}"] = by["light"]["memory_mib"] / by["onnxruntime"]["memory_mib"]
+        summary[f"start_vs_ort_{file.stem}"] = ratio(by["light"], by["onnxruntime"], "start_ms")
+        summary[f"memory_vs_ort_{file.stem}"] = ratio(by["light"], by["onnxruntime"], "memory_mib")
         for what in ("start_ms", "memory_mib", "latency_ms"):
             short = what.partition("_")[0]
-            summary[f"{short}_c_vs_ort_c_{file.stem}"] = by["c"][what] / by["onnxruntime_c"][what]
-        summary[f"latency_vs_module_{file.stem}"] = by["c"]["latency_ms"] / by["module"]["latency_ms"]
+            summary[f"{short}_c_vs_ort_c_{file.stem}"] = ratio(by["c"], by["onnxruntime_c"], what)
+        summary[f"latency_vs_module_{file.stem}"] = ratio(by["c"], by["module"], "latency_ms")
     result = {"summary": summary, "rows": rows, "machine": machine()}
     print(json.dumps(result["summary"], indent=1))
     if options.json is not None:
