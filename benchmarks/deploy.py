@@ -160,8 +160,12 @@ def for_litert(model: Path, folder: Path, inputs: Mapping[str, np.ndarray], conv
     place = folder / "litert"
     opened = place / f"{model.stem}_float32.tflite"
     if not opened.exists():
-        command = [converter, "-i", model.resolve(), "-o", place, "--non_verbose"]
-        subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+        place.mkdir(exist_ok=True)
+        # The images that the converter tries its steps on. Without them it would fetch some.
+        images = np.random.default_rng(0).random((20, 128, 128, 3), np.float32)
+        np.save(place / "calibration_image_sample_data_20x128x128x3_float32.npy", images)
+        command = [shutil.which(converter) or converter, "-i", model.resolve(), "-o", place.resolve(), "--non_verbose"]
+        subprocess.run(command, cwd=place, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
     if opened.exists() and litert_is_right(opened, model, inputs):
         return {"litert": opened}
     print(f"{model.stem}: LiteRT is left out, as it does not compute what onnxruntime does")
