@@ -10,8 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.manual import ROOT, Reader
 from tests.tuner.cli.conftest import run_tune
 from tests.tuner.export.support import NETWORKS, Made
+from tests.tuner.tiny_network import write_tiny_network
 from tuner.errors import BadInput
 from tuner.export.checking import wrapper_of
 from tuner.export.compiling import run_tool
@@ -155,3 +157,13 @@ def test_zig_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_no_object_file(tiny: Made) -> None:
     with pytest.raises(ValueError, match="no object file of WebAssembly"):
         with_local_symbols((tiny.folder / f"lib{tiny.name}.a").read_bytes(), "tiny_")
+
+
+@needs_engine
+@pytest.mark.night
+def test_the_commands_of_the_page(tmp_path: Path) -> None:
+    write_tiny_network(tmp_path / "resnet18.onnx")
+    with Reader(tmp_path) as reader:
+        reader.follow(ROOT / "docs" / "export.md", ["Experiment: WebAssembly"])
+    assert (tmp_path / "resnet18.web" / "resnet18.wasm").exists()
+    assert len(reader.done) == 2  # the first of the page's three commands installs
