@@ -86,7 +86,7 @@ def test_for_its_processor(board: str, folder: Path) -> None:
     _is_built_run_timed_and_exported(folder, board, "cpu")
 
 
-@pytest.mark.slow
+@pytest.mark.night  # that for both its devices finds the same
 def test_for_its_opencl_device(thin: str, folder: Path) -> None:
     _is_built_run_timed_and_exported(folder, thin, "opencl:0")
     for words in (("--device", "board:pi"), ("--device", "board:pi/cuda:0")):
@@ -189,7 +189,7 @@ def _is_planned(folder: Path, device: str) -> list[str]:
     return [step["device"] for step in plan["steps"]]
 
 
-@pytest.mark.slow
+@pytest.mark.night
 def test_planned_by_what_its_processor_takes(board: str, folder: Path) -> None:
     fill(folder / "known.db", folder / "net.onnx", open_to_build(board, 1, print), "", lambda _: "")
     assert set(_is_planned(folder, board)) == {"cpu"}

@@ -172,6 +172,7 @@ def expected_notes(program: Program, queues: int) -> list[str]:
     return notes
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("held", [0, 1], ids=["first-held", "others-held"])
 @pytest.mark.parametrize("most", [1, 2, 64])
 def test_groups_run_in_queues_of_their_own(
