@@ -172,12 +172,22 @@ def for_litert(model: Path, folder: Path, inputs: Mapping[str, np.ndarray], conv
     return {}
 
 
-def litert_is_right(opened: Path, model: Path, inputs: Mapping[str, np.ndarray]) -> bool:
-    """Return whether LiteRT's outputs are onnxruntime's within a hundredth of the largest value, in whatever order."""
+def by_onnxruntime(model: Path, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    """Return onnxruntime's outputs."""
     import onnxruntime
+
+    return onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"]).run(None, dict(inputs))
+
+
+def is_close(found: np.ndarray, right: np.ndarray) -> bool:
+    """Return whether an output is the right one within a hundredth of its largest value, in whatever shape."""
+    return found.size == right.size and bool(np.abs(found.ravel() - right.ravel()).max() <= 0.01 * np.abs(right).max())
+
+
+def litert_is_right(opened: Path, model: Path, inputs: Mapping[str, np.ndarray]) -> bool:
+    """Return whether LiteRT's outputs are close to onnxruntime's, in whatever order."""
     from ai_edge_litert.interpreter import Interpreter
 
-    wanted = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"]).run(None, dict(inputs))
     interpreter = Interpreter(model_path=str(opened))
     interpreter.allocate_tensors()
     for place, value in zip(interpreter.get_input_details(), inputs.values(), strict=True):
@@ -185,19 +195,14 @@ def litert_is_right(opened: Path, model: Path, inputs: Mapping[str, np.ndarray])
         interpreter.set_tensor(place["index"], value if fits else np.moveaxis(value, 1, -1))
     interpreter.invoke()
     found = [interpreter.get_tensor(result["index"]) for result in interpreter.get_output_details()]
-    return all(
-        any(f.size == w.size and np.abs(f.ravel() - w.ravel()).max() <= 0.01 * np.abs(w).max() for f in found)
-        for w in wanted
-    )
+    return all(any(is_close(output, right) for output in found) for right in by_onnxruntime(model, inputs))
 
 
 def ncnn_is_right(opened: Path, model: Path, inputs: Mapping[str, np.ndarray]) -> bool:
-    """Return whether ncnn's outputs are onnxruntime's within a hundredth of the largest value."""
+    """Return whether ncnn's outputs are close to onnxruntime's."""
     import ncnn
-    import onnxruntime
 
-    wanted = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"]).run(None, dict(inputs))
-    net = ncnn.Net()
+    net, wanted = ncnn.Net(), by_onnxruntime(model, inputs)
     net.load_param(f"{opened}.param")
     net.load_model(f"{opened}.bin")
     extractor = net.create_extractor()
@@ -205,8 +210,7 @@ def ncnn_is_right(opened: Path, model: Path, inputs: Mapping[str, np.ndarray]) -
         extractor.input(f"in{i}", ncnn.Mat(np.ascontiguousarray(value[0])))
     for name, right in zip(net.output_names(), wanted, strict=False):
         status, found = extractor.extract(name)
-        values = np.array(found).ravel()
-        if status or values.size != right.size or np.abs(values - right.ravel()).max() > 0.01 * np.abs(right).max():
+        if status or not is_close(np.array(found), right):
             return False
     return len(net.output_names()) == len(wanted)
 

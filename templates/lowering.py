@@ -8,6 +8,7 @@ from typing import Any
 import tvm
 import tvm_ffi
 from tvm import tirx
+from tvm.ir import IRModule
 from tvm.s_tir.pipeline import default_s_tir_pipeline
 from tvm.target import Target
 from tvm.tirx.compilation_pipeline import register_tir_pipeline
@@ -22,8 +23,14 @@ PIPELINE = "edgetune"  # by this name tvm.tirx.build and relax.build find TVM's 
 
 def build(func: tirx.PrimFunc, target: Target) -> Any:
     """Compile a scheduled function and return the compiled module. Raises what TVM raises."""
-    with lowering_context():
-        return tvm.tirx.build(with_vector_math(func, target), target=target, pipeline=PIPELINE)
+    return compiled(with_vector_math(func, target), target)
+
+
+def compiled(functions: tirx.PrimFunc | IRModule, target: Target, *instruments: Any) -> Any:
+    """Compile functions that lack nothing any more, as those of a network's module, and return the compiled module.
+    `instruments` of TVM's watch the passes. Raises what TVM raises."""
+    with lowering_context(*instruments):
+        return tvm.tirx.build(functions, target=target, pipeline=PIPELINE)
 
 
 def lowering_context(*instruments: Any) -> tvm.transform.PassContext:

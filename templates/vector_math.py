@@ -22,6 +22,7 @@ from tvm import tirx
 from tvm.target import Target
 
 from templates.bounds import bind
+from templates.cpu.isa import has_feature
 
 # Adding this to a small number rounds the number to an integer, which the lowest bits of the sum then hold.
 _ROUND, _ROUND_BITS = 12582912.0, 0x4B400000
@@ -151,8 +152,7 @@ def sigmoid(x: Any, times_power: Callable[[Any, Any], Any] = _times_power) -> An
 
 def _functions(target: Target) -> dict[str, Callable[[Any], Any]]:
     """Return the functions that a CPU computes, by TVM's names."""
-    has = tvm.get_global_func("target.target_has_feature")
-    times_power = _times_power_by_one_instruction if has("avx512f", target) else _times_power
+    times_power = _times_power_by_one_instruction if has_feature(target, "avx512f") else _times_power
     return {
         "tirx.exp": partial(exp, times_power=times_power),
         "tirx.log": log,

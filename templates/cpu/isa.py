@@ -35,10 +35,14 @@ _UNITS = (
 _BASELINE = VectorUnit(4, 16)  # SSE2, WebAssembly's SIMD, and any unknown unit: 128 bits
 
 
+def has_feature(target: Target, feature: str) -> bool:
+    """Tell whether an llvm target has a feature of LLVM's, such as "avx512f"."""
+    return bool(tvm.get_global_func("target.target_has_feature")(feature, target))
+
+
 def vector_unit(target: Target) -> VectorUnit:
     """Return the vector unit of an llvm target."""
-    has = tvm.get_global_func("target.target_has_feature")
-    return next((unit for feature, unit in _UNITS if has(feature, target)), _BASELINE)
+    return next((unit for feature, unit in _UNITS if has_feature(target, feature)), _BASELINE)
 
 
 def threads_of(target: Target) -> int:

@@ -52,7 +52,7 @@ def _by_rows(sch: Schedule, names: list[str], depth: int) -> Schedule | None:
         inner = extents_of(sch, sch.get_loops(block)[1:])
         if -1 in inner or rows * prod(inner) != prod(before) or len(inner) != len(before):
             return None
-        sch.set_scope(block, 0, "local")
+        sch.set_scope(block, 0, "local")  # for the stack, as each row would ask the runtime for memory
         values += prod(inner)
     if values > _MAX_ROW_VALUES:
         return None

@@ -11,12 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import tvm
 from tvm import te, tirx
 from tvm.ir import IRModule
 
 from templates import default
-from templates.lowering import PIPELINE, lowering_context
+from templates.lowering import compiled
 from tuner.devices import Device
 from tuner.export.compiling import Code, link, own_libc, toolchain_for
 from tuner.export.device import device_tables
@@ -131,6 +130,5 @@ def _compiled(kernels: Mapping[str, tirx.PrimFunc], host: Device, path: Path) ->
     if not kernels:
         return None, workspaces
     module = IRModule({name: kernel.with_attr("global_symbol", name) for name, kernel in kernels.items()})
-    with lowering_context(workspaces):
-        tvm.tirx.build(module, target=host_of([host.target]), pipeline=PIPELINE).write_to_file(str(path), "o")
+    compiled(module, host_of([host.target]), workspaces).write_to_file(str(path), "o")
     return path, workspaces

@@ -34,8 +34,8 @@ _FORMAT = 1
 
 @dataclass(frozen=True)
 class _Files:
-    """What an export for a kind of system consists of, besides the weights, the header and the description. `library`
-    is what runs, and `plain` are files with names of their own; {} stands for the network's name. `wrapper` is the
+    """Names what an export for a kind of system consists of, besides weights, header and description. `library` is
+    what runs, and `plain` are files with names of their own; {} stands for the network's name. `wrapper` is the
     template of the wrapper for Python."""
 
     library: str

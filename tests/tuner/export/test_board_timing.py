@@ -40,7 +40,7 @@ def test_every_chain_has_its_turn_in_every_round(board: str, device: Device, tmp
 
 
 def test_a_step_with_weights(board: str, device: Device, tmp_path: Path) -> None:
-    """Those that it holds itself, and a value that it reads."""
+    """Weights are those that it holds itself, and a value that it reads."""
     net = Net()
     x = net.op("Relu", net.input(1, 16, 12, 12))
     graph = net.graph(tmp_path, net.conv(x, (16, 16), 3, pads=[1] * 4))

@@ -159,7 +159,7 @@ def held_driver(device: int, folder: Path) -> Path:
 
 
 def expected_notes(program: Program, queues: int) -> list[str]:
-    """What a run puts into which of so many queues: launches, marks and waits, as held_queues.c notes them."""
+    """Return what a run puts into which of so many queues: launches, marks and waits, as held_queues.c notes them."""
     notes = []
     for groups in program.groups():
         functions = [[program.calls[i].function for i in group] for group in groups]

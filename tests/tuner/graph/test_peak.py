@@ -74,7 +74,7 @@ def test_none_has_a_lower_peak_and_none_of_equal_ones_is_faster(
 def test_a_limit_is_kept_where_that_is_possible(
     offers: list[list[tuple[int, float, int]]], others: int, most_weights: float, limit: int
 ) -> None:
-    """What is fast enough already stays as it is."""
+    """Kernels that keep the limit already stay as they are."""
     problem = _problem(offers, others, most_weights)
     found = problem.fastest(limit)
     fitting = [kernels for kernels in _all(problem) if problem.peak(kernels) <= limit]

@@ -68,7 +68,7 @@ def lowering_of(graph: FusedGraph, device: Device) -> Lowering:
 
 
 def fastest_of(graph: FusedGraph, device: Device, store: Store | None = None) -> dict[Var, Choice]:
-    """What is chosen by latency."""
+    """Return the kernels that are chosen by latency."""
     best = choose([s.workload for s in graph.tuned], device, store)
     return {s.out: best[s.workload] for s in graph.tuned}
 

@@ -2,7 +2,7 @@
 cost in time (`within`).
 
 Templates lay weights out in ways of their own, and some transform them: Winograd's are 1.8 to 4 times as large.
-`tuner.module.footprint` chooses from the same `Options` by all the memory of an inference.
+`tuner.module.by_memory` chooses from the same `Options` by all the memory of an inference.
 """
 
 from __future__ import annotations

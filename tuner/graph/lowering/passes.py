@@ -19,7 +19,7 @@ from tvm.target import Target
 from templates import default
 from templates.gpu.limits import gpu_limits
 from templates.gpu.opaque import host_accesses
-from templates.lowering import PIPELINE, lowering_context
+from templates.lowering import PIPELINE, compiled, lowering_context
 from templates.template import ScheduleError
 from templates.vector_math import with_vector_math
 from tuner.errors import BadInput, last_line
@@ -139,8 +139,7 @@ def culprit(module: IRModule, error: Exception) -> str:
             continue
         alone = IRModule({name: func.with_attr("global_symbol", name.name_hint)})
         try:
-            with lowering_context():
-                tvm.tirx.build(alone, target=func.attrs["target"], pipeline=PIPELINE)
+            compiled(alone, func.attrs["target"])
         except Exception as failure:  # of any type: TVM raises many
             if last_line(failure) == said:
                 kind = func.attrs["target"].kind.name
