@@ -7,7 +7,7 @@ Of two exports, one does more than the other, and what it takes more is what tha
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Protocol
@@ -28,7 +28,8 @@ _INPUT, _OUTPUT, _ENTRIES, _WEIGHTS = 1, 2, 3, 4  # numbers of tensors, on the b
 _TRIPS = 16  # from one device to the other and back, in the chain that crosses often
 _ADDITIONS = 1 << 19  # that a kernel between two copies makes: a small convolution, where boards are slower
 _KERNELS = 2  # that a device is given before the other continues, so that threads wait as they do in a network
-_ROUNDS, _ATTEMPTS = 10, 3
+_ROUNDS = 10
+_TIMES = (1, 4, 16)  # as much is timed in each attempt: where other work disturbs, more of it stands out
 _FEW = 1 << 10  # numbers
 _REPEATS = 8  # of a piece in an inference
 _FLOAT = 4
@@ -104,14 +105,17 @@ class BoardTiming:
         self._notices.tell(f"steps and changes of layouts, on {self._given}")
         index = self._names.index(device.name)
         self._check(index)
-        exports = [Piece(module, index, 1 + _REPEATS), Piece(module, index)]
+
+        def pieces(times: int) -> list[Exportable]:
+            return [Piece(module, index, 1 + _REPEATS * times), Piece(module, index)]
+
         try:
-            (seconds,) = self._more(exports, f"{self._given}: a piece of the network on {device.name}")
+            (seconds,), times = self._more(pieces, f"{self._given}: a piece of the network on {device.name}")
         except BadInput as error:
             if error.__cause__ is None or isinstance(error.__cause__, BoardGone | BoardBusy):
                 raise
             raise RuntimeError(last_line(error)) from error
-        return (seconds / _REPEATS,)
+        return (seconds / (_REPEATS * times),)
 
     def crossings(self, source: Device, target: Device, sizes: Sequence[int]) -> Mapping[int, tuple[float, ...]]:
         """Return the seconds of a copy of each of some sizes, in bytes. Each direction gets half of what there and back
@@ -122,26 +126,31 @@ class BoardTiming:
     def _crossed(self, one: int, other: int, sizes: tuple[int, ...]) -> dict[int, float]:
         names = f"{self._names[one]} and {self._names[other]}"
         self._tell(f"copies between {names}, on {self._given}")
-        chains: list[Exportable] = []
-        for size in sizes:
-            count = size // _FLOAT
-            there, back = ([(d, remaking(self._devices[d], count, _ADDITIONS))] * _KERNELS for d in (one, other))
-            chains += [Chain((count,), (there + back) * _TRIPS), Chain((count,), there * _TRIPS + back * _TRIPS)]
-        more = self._more(chains, f"{self._given}: the link between {names}")
-        return {size: seconds / (2 * _TRIPS - 2) for size, seconds in zip(sizes, more, strict=True)}
+
+        def chains(times: int) -> list[Exportable]:
+            made: list[Exportable] = []
+            for count in (size // _FLOAT for size in sizes):
+                ways = ([(d, remaking(self._devices[d], count, _ADDITIONS))] * _KERNELS for d in (one, other))
+                there, back, trips = *ways, _TRIPS * times
+                made += [Chain((count,), (there + back) * trips), Chain((count,), there * trips + back * trips)]
+            return made
+
+        more, times = self._more(chains, f"{self._given}: the link between {names}")
+        return {size: seconds / (2 * _TRIPS * times - 2) for size, seconds in zip(sizes, more, strict=True)}
 
     def _run_anything(self, device: int) -> None:
         """Raise BadInput where the board runs nothing on a device, so that no piece of a network is blamed for it."""
         kernel = remaking(self._devices[device], _FEW)
         timed_there(self._given, self._devices, [Chain((_FEW,), [(device, kernel)])], 1, self._tell)
 
-    def _more(self, exports: Sequence[Exportable], what: str) -> list[float]:
-        """Return what each export takes more than the one behind it, for the first, the third and so on."""
-        for _ in range(_ATTEMPTS):
-            times = timed_there(self._given, self._devices, exports, _ROUNDS, self._tell)
-            found = [more - less for more, less in zip(times[::2], times[1::2], strict=True)]
+    def _more(self, exports: Callable[[int], Sequence[Exportable]], what: str) -> tuple[list[float], int]:
+        """Return what each export takes more than the one behind it, for the first, the third and so on, and how many
+        times as much as usual is timed in them. `exports` makes them for that."""
+        for times in _TIMES:
+            taken = timed_there(self._given, self._devices, exports(times), _ROUNDS, self._tell)
+            found = [more - less for more, less in zip(taken[::2], taken[1::2], strict=True)]
             if min(found) > 0:
-                return found
+                return found, times
         raise disturbed(what)
 
 
