@@ -8,11 +8,11 @@ from math import prod
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import Schedule, ScheduleError
 from tvm.sym.pattern import detect_linear_equation
 
+from templates.rewrite import nodes_of
 from templates.stages import new_schedule
 
 SCHEDULED = "tirx.is_scheduled"
@@ -117,9 +117,7 @@ def _iterations(sch: Schedule, block: Any) -> int:
 
 def loads_of(sch: Schedule, block: Any) -> list[Any]:
     """Return the buffer loads in a block's body."""
-    found: list[Any] = []
-    tvm_ffi.structural_walk(sch.get(block).body, [(tvm.ir.TensorLoad, lambda node: found.append(node))])
-    return found
+    return nodes_of(sch.get(block).body, tvm.ir.TensorLoad)
 
 
 def is_condition(call: Any) -> bool:
@@ -139,13 +137,13 @@ def is_contiguous(sch: Schedule, block: Any, loop: int) -> bool:
         if not indices:  # the buffer has one element
             continue
         *leading, last = indices
-        if any(_stride(index, var) != 0 for index in leading) or _stride(last, var) not in (0, 1):
+        if any(coefficient(index, var) != 0 for index in leading) or coefficient(last, var) not in (0, 1):
             return False
     return True
 
 
-def _stride(index: Any, var: Any) -> int | None:
-    """Return the coefficient of `var` in an index, or None if the index is not linear in `var`."""
-    found = detect_linear_equation(index, [var])
-    coefficient = found[0] if found else None
-    return int(coefficient) if isinstance(coefficient, int | tirx.IntImm) else None
+def coefficient(expression: Any, var: Any) -> int | None:
+    """Return the coefficient of `var` in an expression, or None if it is not linear in `var`."""
+    found = detect_linear_equation(expression, [var])
+    factor = found[0] if found else None
+    return int(factor) if isinstance(factor, int | tirx.IntImm) else None

@@ -14,6 +14,7 @@ from tvm.target import Target
 from tvm.tirx.compilation_pipeline import register_tir_pipeline
 
 from templates.vector_math import with_vector_math
+from templates.whole_vectors import with_whole_vectors
 
 # What an array of scope "local" may take of a CPU's stack. Those that registers hold are smaller; threads of musl have
 # 128 KiB of stack.
@@ -23,7 +24,13 @@ PIPELINE = "edgetune"  # by this name tvm.tirx.build and relax.build find TVM's 
 
 def build(func: tirx.PrimFunc, target: Target) -> Any:
     """Compile a scheduled function and return the compiled module. Raises what TVM raises."""
-    return compiled(with_vector_math(func, target), target)
+    return compiled(finished(func, target), target)
+
+
+def finished(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
+    """Return a scheduled function as it is compiled: for a CPU with whole vectors and with functions of vectors. Those
+    for other targets stay as they are: their threads check bounds for themselves, and their functions are fast."""
+    return with_vector_math(with_whole_vectors(func), target) if target.kind.name == "llvm" else func
 
 
 def compiled(functions: tirx.PrimFunc | IRModule, target: Target, *instruments: Any) -> Any:

@@ -40,10 +40,25 @@ def block_with(block: SBlock, **changes: Any) -> SBlock:
     return SBlock(**{name: getattr(block, name) for name in _FIELDS} | changes)
 
 
-def _found(root: Any, kind: type[Any]) -> list[Any]:
-    nodes: list[Any] = []
-    tvm_ffi.structural_walk(root, [(kind, lambda node: nodes.append(node))])
-    return nodes
+def with_values(expression: Any, values: Mapping[Any, Any]) -> Any:
+    """Return an expression with the values of variables in their places."""
+
+    def value(var: Any) -> Any:
+        return next((new for old, new in values.items() if var.same_as(old)), var)
+
+    return tvm_ffi.structural_map(expression, [(tvm.ir.Var, value)])
+
+
+def nodes_of(root: Any, kind: type[Any]) -> list[Any]:
+    """Return all nodes of a kind in an expression or statement."""
+    found: list[Any] = []
+    tvm_ffi.structural_walk(root, [(kind, found.append)])
+    return found
+
+
+def depends(expression: Any, var: Any) -> bool:
+    """Tell whether an expression contains a variable."""
+    return any(node.same_as(var) for node in nodes_of(expression, tvm.ir.Var))
 
 
 def block_indices(root: Any, block: str) -> list[Any] | None:
@@ -51,10 +66,10 @@ def block_indices(root: Any, block: str) -> list[Any] | None:
 
     The variables of all loops inside `root` are replaced by 0, which is their first iteration.
     """
-    blocks = [r for r in _found(root, SBlockRealize) if r.block.name_hint == block]
+    blocks = [r for r in nodes_of(root, SBlockRealize) if r.block.name_hint == block]
     if not blocks:
         return None
-    inner = [loop.loop_var for loop in _found(root, tirx.For)]
+    inner = [loop.loop_var for loop in nodes_of(root, tirx.For)]
 
     def first(var: Any) -> Any:
         return tirx.const(0, "int32") if any(var.same_as(v) for v in inner) else var

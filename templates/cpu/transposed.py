@@ -25,6 +25,7 @@ from tvm.tirx.script import builder as T
 from templates.blocking import divisors
 from templates.blocks import block_names, extents_of, is_condition, kinds_of
 from templates.cpu.stages import PARALLEL_CHUNKS, PARALLEL_VALUES
+from templates.rewrite import depends, nodes_of, with_values
 
 _LEAST_SIDE = 4  # of a tile
 # TVM computes bfloat16 and smaller floating-point types as others, and loses the types of bound vectors on the way.
@@ -34,7 +35,8 @@ _TYPES = {"float16", "float32", "float64", *(f"{kind}{bits}" for kind in ("int",
 def in_tiles(sch: Schedule, lanes: int) -> tirx.PrimFunc | None:
     """Return the function with its only stage computed in tiles that are transposed in registers.
 
-    Returns None for other functions: those of several stages, with sums or conditions, or that read as they write.
+    Returns None for other functions: those of several stages, with sums or several conditions, or that read as they
+    write.
     """
     names = block_names(sch)
     if len(names) != 1:
@@ -74,16 +76,25 @@ class _Access:
 @dataclass(frozen=True)
 class _Stage:
     """A stage, which makes one store for every point of its axes. `iterators` are the block's own, as (variable, its
-    value at a point)."""
+    value at a point). `value` is stored, or `otherwise` where the condition `inside` is false: the loads of `value` may
+    be out of bounds there."""
 
     axes: tuple[_Axis, ...]
     iterators: tuple[tuple[Any, Any], ...]
     loads: tuple[_Access, ...]
     stored: _Access
+    value: Any
+    inside: Any | None = None
+    otherwise: Any | None = None
 
     def at(self, point: Mapping[Any, Any]) -> dict[Any, Any]:
         """Return the values of the block's iterators at a point, which says the value of each axis."""
-        return {var: _at(value, point) for var, value in self.iterators}
+        return {var: with_values(value, point) for var, value in self.iterators}
+
+    def chooses_along(self, axis: _Axis) -> bool:
+        """Tell whether the stage's condition depends on an axis."""
+        values = dict(self.iterators)
+        return self.inside is not None and depends(with_values(self.inside, values), axis.var)
 
     def analyzer(self) -> Analyzer:
         analyzer = Analyzer()
@@ -101,7 +112,7 @@ class _Stage:
         analyzer.bind(tile, tvm.ir.Range(0, axis.extent // side if aligned else axis.extent - side + 1))
         analyzer.bind(lane, tvm.ir.Range(0, side))
         begin = tile * side if aligned else tile
-        first, others = (analyzer.simplify(_at(access.address, {axis.var: at})) for at in (begin, begin + lane))
+        first, others = (analyzer.simplify(with_values(access.address, {axis.var: at})) for at in (begin, begin + lane))
         found = detect_linear_equation(analyzer.simplify(others - first), [lane])
         if not found or not analyzer.can_prove_equal(found[1], 0):
             return None
@@ -128,25 +139,17 @@ class _Tile:
         return {**begin, rows: begin[rows] + row, columns: begin[columns] + column}
 
 
-def _at(expression: Any, values: Mapping[Any, Any]) -> Any:
-    """Return an expression with the values of variables in their places."""
-
-    def value(var: Any) -> Any:
-        return next((new for old, new in values.items() if var.same_as(old)), var)
-
-    return tvm_ffi.structural_map(expression, [(tvm.ir.Var, value)])
-
-
 def _stage_of(block: SBlock, extents: Sequence[int]) -> _Stage | None:
     """Return what a block computes, or None where it is no plain store. Axes that every access goes through as through
     one are one."""
     store = block.body
     if not isinstance(store, tirx.BufferStore):
         return None
-    loads: list[Any] = []
-    calls: list[Any] = []
-    tvm_ffi.structural_walk(store.value, [(tvm.ir.TensorLoad, loads.append), (tvm.ir.Call, calls.append)])
-    if any(map(is_condition, calls)):
+    value, inside, otherwise = store.value, None, None
+    if isinstance(value, tvm.ir.Call) and is_condition(value):
+        inside, value, otherwise = value.args
+    loads, calls = nodes_of(value, tvm.ir.TensorLoad), nodes_of(value, tvm.ir.Call)
+    if any(map(is_condition, calls)) or nodes_of((inside, otherwise), tvm.ir.TensorLoad):
         return None
     found = [_access_of(load, load.source, load.indices) for load in loads]
     stored = _access_of(store, store.buffer, store.indices)
@@ -154,7 +157,8 @@ def _stage_of(block: SBlock, extents: Sequence[int]) -> _Stage | None:
     if stored is None or len(known) < len(found):
         return None
     axes = tuple(_Axis(v.var, extent) for v, extent in zip(block.iter_vars, extents, strict=True))
-    return _joined(_Stage(axes, tuple((axis.var, axis.var) for axis in axes), known, stored))
+    iterators = tuple((axis.var, axis.var) for axis in axes)
+    return _joined(_Stage(axes, iterators, known, stored, value, inside, otherwise))
 
 
 def _access_of(node: Any, buffer: Any, indices: Sequence[Any]) -> _Access | None:
@@ -186,11 +190,12 @@ def _allows_joining(address: Any, outer: _Axis, inner: _Axis) -> bool:
 
 def _replaced(stage: _Stage, axes: tuple[_Axis, ...], values: Mapping[Any, Any]) -> _Stage:
     """Return the stage with other axes, in which the old ones have these values."""
-    moved = _Stage(axes, tuple((var, _at(value, values)) for var, value in stage.iterators), (), stage.stored)
+    iterators = tuple((var, with_values(value, values)) for var, value in stage.iterators)
+    moved = replace(stage, axes=axes, iterators=iterators)
     analyzer = moved.analyzer()
 
     def replaced(access: _Access) -> _Access:
-        return replace(access, address=analyzer.simplify(_at(access.address, values)))
+        return replace(access, address=analyzer.simplify(with_values(access.address, values)))
 
     return replace(moved, loads=tuple(map(replaced, stage.loads)), stored=replaced(stage.stored))
 
@@ -205,8 +210,10 @@ def _tile_of(stage: _Stage, lanes: int) -> _Tile | None:
             turned = tuple(load for load in stage.loads if stage.step(load, columns, side) not in (0, 1))
             if any(str(load.node.ty.dtype) not in _TYPES for load in turned):
                 return None
+            if stage.inside is not None and len(turned) < len(stage.loads):
+                continue  # the others would be loaded where they are out of bounds
             for rows in stage.axes:
-                if rows is columns or rows.extent < side or not turned:
+                if rows is columns or rows.extent < side or not turned or stage.chooses_along(rows):
                     continue
                 if all(stage.step(load, rows, side) == 1 for load in turned):
                     return _Tile(side, rows, columns, turned)
@@ -258,7 +265,7 @@ def _begin(number: Any, axis: _Axis, side: int) -> Any:
 
 def _emit_tile(stage: _Stage, tile: _Tile, views: Mapping[Any, Any], begin: Mapping[Any, Any]) -> None:
     """Emit the tile that begins at this point."""
-    cells = {load: _emit_turned(load, tile, views, begin) for load in tile.turned}
+    cells = {load: _emit_turned(load, stage, tile, views, begin) for load in tile.turned}
     steps = {load: stage.step(load, tile.columns, tile.side) for load in stage.loads if load not in cells}
     for row in range(tile.side):
         first = tile.point(begin, row, 0)
@@ -268,19 +275,26 @@ def _emit_tile(stage: _Stage, tile: _Tile, views: Mapping[Any, Any], begin: Mapp
                 load = next(load for load in stage.loads if load.node.same_as(node))
                 if load in cells:
                     return cells[load][row * tile.side + lane]
-                return views[load.buffer][_at(load.address, first) + lane * steps[load]]
+                return views[load.buffer][with_values(load.address, first) + lane * steps[load]]
 
-            value = tvm_ffi.structural_map(stage.stored.node.value, [(tvm.ir.TensorLoad, loaded)])
-            value = _at(value, stage.at(tile.point(begin, row, lane)))
-            T.buffer_store(views[stage.stored.buffer], value, [_at(stage.stored.address, first) + lane])
+            value = tvm_ffi.structural_map(stage.value, [(tvm.ir.TensorLoad, loaded)])
+            if stage.inside is not None:
+                value = tirx.Select(stage.inside, value, stage.otherwise)
+            value = with_values(value, stage.at(tile.point(begin, row, lane)))
+            T.buffer_store(views[stage.stored.buffer], value, [with_values(stage.stored.address, first) + lane])
 
 
-def _emit_turned(load: _Access, tile: _Tile, views: Mapping[Any, Any], begin: Mapping[Any, Any]) -> Any:
+def _emit_turned(load: _Access, stage: _Stage, tile: _Tile, views: Mapping[Any, Any], begin: Mapping[Any, Any]) -> Any:
     """Emit loads of a tile that is transposed on the way, and return the buffer that has it then, row by row."""
     side = tile.side
     turned = T.alloc_buffer((side * side,), str(load.node.ty.dtype), scope="local")
-    addresses = [_at(load.address, tile.point(begin, 0, column)) for column in range(side)]
-    columns = [T.Bind(views[load.buffer][tirx.Ramp(address, 1, side)]) for address in addresses]
+    points = [tile.point(begin, 0, column) for column in range(side)]
+    vectors = [views[load.buffer][tirx.Ramp(with_values(load.address, point), 1, side)] for point in points]
+    if stage.inside is not None:
+        nothing = tirx.Broadcast(tirx.const(0, str(load.node.ty.dtype)), side)
+        insides = [with_values(stage.inside, stage.at(point)) for point in points]
+        vectors = [tirx.if_then_else(c, vector, nothing) for c, vector in zip(insides, vectors, strict=True)]
+    columns = list(map(T.Bind, vectors))
     for row, vector in enumerate(_transposed(columns)):
         T.buffer_store(turned, vector, [tirx.Ramp(row * side, 1, side)])
     return turned

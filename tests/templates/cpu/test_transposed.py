@@ -78,6 +78,28 @@ def test_to_and_from_any_blocked_layout(
         assert is_tiled(unpacking, target)
 
 
+@given(st.sampled_from((4, 8, 16)), st.integers(1, 40), st.integers(1, 40), st.sampled_from(TYPES))
+@settings(max_examples=30)
+def test_lanes_that_have_no_channel(target: Target, block: int, channels: int, width: int, dtype: str) -> None:
+    """The last block of channels is filled up with another value, and nothing is read beyond the last channel."""
+    blocks, rest = -(-channels // block), -channels % block
+    image = te.placeholder((2, channels, 3, width), dtype, name="image")
+    filling = tirx.const(1, dtype)
+
+    def value(n: tirx.Var, o: tirx.Var, y: tirx.Var, x: tirx.Var, i: tirx.Var) -> tirx.Expr:
+        channel = o * block + i
+        return tirx.if_then_else(channel < channels, image[n, channel, y, x], filling)
+
+    packed = te.compute((2, blocks, 3, width, block), value)
+    array = values((2, channels, 3, width), dtype)
+    full = np.pad(array, ((0, 0), (0, rest), (0, 0), (0, 0)), constant_values=1)
+    expected = full.reshape(2, blocks, block, 3, width).transpose(0, 1, 3, 4, 2)
+    packing = te.create_prim_func([image, packed])
+    np.testing.assert_array_equal(computed(packing, target, [array], expected.shape), expected)
+    if rest and width >= 16 and dtype != "bool":
+        assert is_tiled(packing, target)
+
+
 @pytest.mark.parametrize("index", ["int32", "int64"])
 def test_a_transposition_is_tiled(target: Target, index: str) -> None:
     rows, columns = (tirx.IntImm(index, size) for size in (33, 70))

@@ -19,9 +19,8 @@ from tvm.target import Target
 from templates import default
 from templates.gpu.limits import gpu_limits
 from templates.gpu.opaque import host_accesses
-from templates.lowering import PIPELINE, compiled, lowering_context
+from templates.lowering import PIPELINE, compiled, finished, lowering_context
 from templates.template import ScheduleError
-from templates.vector_math import with_vector_math
 from tuner.errors import BadInput, last_line
 from tuner.graph.lowering.capture import graph_of, with_captured
 from tuner.graph.lowering.long_sums import LongSums
@@ -71,7 +70,7 @@ def _scheduled(name: str, func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
     if target.kind.name != "llvm" and not meant and host_accesses(func.body):
         # TVM would silently compile that part for the host, where a device's memory is only a handle.
         raise BadInput(f"{name} has a part without a kernel for {target.kind.name}; {REMEDY}")
-    return with_vector_math(func, target)
+    return finished(func, target)
 
 
 def memory_as_operands() -> Any:
