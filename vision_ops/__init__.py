@@ -1,4 +1,5 @@
-"""Vision operators that are written once, in one IR, for CUDA, OpenCL and CPUs. Start at `kernels.Emitter`.
+"""Vision operators and recurrent layers that are written once, in one IR, for CUDA, OpenCL and CPUs. Start at
+`kernels.Emitter`.
 
 An operator is a file of this package with an `OPERATOR` (see templates.operator) and a `TEMPLATE`, and a line below.
 """
@@ -20,6 +21,7 @@ for _name in (
     "yolo",
     "proposal",
     "resize",
+    "recurrent",
 ):
     _module = import_module(f"vision_ops.{_name}")
     register_operator(_module.OPERATOR)

@@ -21,6 +21,7 @@ from vision_ops.multibox_decode import MultiboxDecode
 from vision_ops.multibox_prior import MultiboxPrior
 from vision_ops.nms import Nms
 from vision_ops.proposal import Proposal
+from vision_ops.recurrent_layer import Recurrent
 from vision_ops.resize import Resize
 from vision_ops.roi_align import RoiAlign
 from vision_ops.roi_pool import RoiPool
@@ -67,6 +68,10 @@ WORKLOADS = {
         value=Operand(64 * 30, 16 * 30, 0, 32 * 30, 1, 30),
         mask=Operand(2 * 30, 0, 0, 30, 0, 1),
     ).workload(),
+    "lstm": Recurrent(7, 2, 64, 2).workload(),
+    "lstm, backwards": Recurrent(5, 1, 48, reverse=True).workload(),
+    "gru": Recurrent(6, 3, 32, 2, "gru").workload(),
+    "rnn": Recurrent(6, 1, 128, 1, "rnn").workload(),
     "nms by id": Nms(1, 1, 600, 600, 200, 0.45, by_id=True).workload(),
 }
 PROFILES = {profile.name: profile for profile in all_profiles()}

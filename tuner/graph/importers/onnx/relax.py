@@ -22,6 +22,7 @@ from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 from tuner.errors import BadInput, last_line
 from tuner.graph.importers.onnx.converters.elementwise import CONVERTERS, Attributes, Inputs
 from tuner.graph.importers.onnx.converters.layers import LAYERS, after_reduction, before_reduction
+from tuner.graph.importers.onnx.converters.recurrent import RECURRENT
 from tuner.graph.importers.onnx.converters.vision import VISION, Counted
 from tuner.graph.importers.onnx.counts import Node, Uncountable, axis_behind
 from tuner.graph.importers.onnx.rules import opset_of
@@ -30,8 +31,8 @@ from tuner.graph.ir.bindings import operands, operands_of, shape_of
 from tuner.graph.ir.simplify import as_constant, constant, is_static
 from tuner.tensors import Count
 
-_EMITTING = {**VISION, **LAYERS}
-CONVERTED = frozenset(_EMITTING) | frozenset(CONVERTERS)  # operators that have a converter here
+_EMITTING = {**VISION, **LAYERS, **RECURRENT}
+CONVERTED = frozenset(VISION) | frozenset(LAYERS) | frozenset(CONVERTERS)  # operators that have a converter here
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,9 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
         self.counts: dict[str, Count] = {}
         self._counted: dict[Any, Counted] = {}  # by the variable that holds the value
         self._source = source
+
+    def _check_for_unsupported_ops(self, graph: onnx.GraphProto) -> None:
+        """Accept all operators: `check.check_operators` has refused those that neither TVM nor we convert."""
 
     def _construct_nodes(self, graph: onnx.GraphProto) -> None:
         for node in graph.node:

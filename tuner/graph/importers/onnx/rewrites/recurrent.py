@@ -1,7 +1,7 @@
-"""Write the recurrent layers of ONNX (RNN, GRU, LSTM) and onnxruntime's DynamicQuantizeLSTM out step by step. Start at
-`RECURRENT`.
+"""Write the recurrent layers of ONNX (RNN, GRU, LSTM) and onnxruntime's DynamicQuantizeLSTM out. Start at `RECURRENT`.
 
-One product multiplies the inputs of all steps with their weights. Then each step has a product of the state with the
+One product multiplies the inputs of all steps with their weights. Layers with the usual gates then have one node with
+the loop over the steps (`loops`). All others are written out step by step: each has a product of the state with the
 weights of the state.
 """
 
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import onnx
 
+from tuner.graph.importers.onnx.rewrites.loops import Gates, loop_of
 from tuner.graph.importers.onnx.rewrites.writer import NodeWriter, Rewrite, Unwritable, attributes_of, operand
 
 _MOST_STEPS = 2048  # a longer sequence would become tens of thousands of kernels
@@ -136,8 +137,6 @@ def _write_recurrent(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] 
     if shape is None:
         return None
     steps, batch = shape[by_batch], shape[1 - by_batch]
-    if steps > _MOST_STEPS:
-        raise Unwritable(f"its sequence has {steps} steps, and more than {_MOST_STEPS} are not written out")
     x = writer.add("Transpose", node.input[0], perm=[1, 0, 2]) if by_batch else node.input[0]
     layers = _layers(writer, node, attrs)
     valid = _valid(writer, operand(node, 4), steps, batch)
@@ -146,6 +145,12 @@ def _write_recurrent(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] 
         _initial(writer, operand(node, i), (len(layers), batch, hidden), by_batch=by_batch, dtype=kind) for i in (5, 6)
     ]
     directions = attrs.get("direction", "forward")
+    gates = None if valid is not None else _usual_gates(layers, attrs)
+    if gates is not None:
+        whole, *last = loop_of(writer, gates, x, (steps, batch), states, reverse=directions == "reverse")
+        return _in_layout(writer, whole, last, (batch, hidden), by_batch)
+    if steps > _MOST_STEPS:
+        raise Unwritable(f"its sequence has {steps} steps, and more than {_MOST_STEPS} are not written out")
     ends: list[_End] = []
     for i, layer in enumerate(layers):
         order = range(steps - 1, -1, -1) if directions == "reverse" or i == 1 else range(steps)
@@ -174,18 +179,50 @@ def _run(
     return outputs, h, c
 
 
+def _usual_gates(layers: Sequence[_Layer], attrs: Mapping[str, Any]) -> Gates | None:
+    """Return the weights of all directions of a layer that computes what the operator `recurrent` does, or None."""
+    kind, count = layers[0].kind, _GATES[layers[0].kind]
+    names = [name.lower() for name in attrs.get("activations") or ()]
+    unusual = (
+        any(layer.scales is not None or layer.peepholes is not None for layer in layers),
+        names and names != [name.lower() for name in _FUNCTIONS[kind]] * len(layers),
+        attrs.get("clip", 0.0) or attrs.get("input_forget", 0),
+        kind == "GRU" and not attrs.get("linear_before_reset", 0),
+        layers[0].w.dtype != np.float32,
+    )
+    if any(unusual):
+        return None
+
+    def stacked(parts: Sequence[np.ndarray]) -> np.ndarray:
+        return np.stack([part.reshape(count, -1, *part.shape[1:]) for part in parts])
+
+    return Gates(
+        kind.lower(),
+        stacked([layer.w for layer in layers]),
+        stacked([layer.r for layer in layers]),
+        stacked([layer.bias_w for layer in layers]),
+        stacked([layer.bias_r for layer in layers]),
+    )
+
+
 def _results(writer: NodeWriter, ends: Sequence[_End], sizes: tuple[int, int, int, int], by_batch: int) -> list[str]:
     """Return the states of all steps, the last states and the last cells of all directions, in the requested layout."""
     steps, directions, batch, hidden = sizes
-    row = (1, 1, batch, hidden)
-    rows = [writer.reshape(outputs[t], row) for t in range(steps) for outputs, _, _ in ends]
+    rows = [writer.reshape(outputs[t], (1, 1, batch, hidden)) for t in range(steps) for outputs, _, _ in ends]
     whole = writer.reshape(_joined(writer, rows), (steps, directions, batch, hidden))
-    states, cells = [end[1] for end in ends], [end[2] for end in ends]
-    last = [_joined(writer, [writer.reshape(part, row[1:]) for part in parts]) for parts in (states, cells)]
+    return _in_layout(writer, whole, ([end[1] for end in ends], [end[2] for end in ends]), (batch, hidden), by_batch)
+
+
+def _in_layout(
+    writer: NodeWriter, whole: str, last: Sequence[Sequence[str]], shape: tuple[int, int], by_batch: int
+) -> list[str]:
+    """Return the states of all steps, and the last states and cells of all directions as one tensor each, in the
+    requested layout. `shape` is that of a direction's last states. A layer without cells has none."""
+    stacked = [_joined(writer, [writer.reshape(part, (1, *shape)) for part in parts]) for parts in last if parts]
     if by_batch:
         whole = writer.add("Transpose", whole, perm=[2, 0, 1, 3])
-        last = [writer.add("Transpose", x, perm=[1, 0, 2]) for x in last]
-    return [whole, *last]
+        stacked = [writer.add("Transpose", x, perm=[1, 0, 2]) for x in stacked]
+    return [whole, *stacked]
 
 
 def _joined(writer: NodeWriter, parts: Sequence[str]) -> str:

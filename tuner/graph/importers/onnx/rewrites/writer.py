@@ -15,7 +15,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from tuner.errors import BadInput
-from tuner.graph.importers.onnx.check import describe_node
+from tuner.graph.importers.onnx.check import EDGETUNE, describe_node
 from tuner.graph.importers.onnx.control import set_nodes
 from tuner.graph.importers.onnx.rules import opset_of
 
@@ -56,6 +56,17 @@ class NodeWriter:
         """Add a node with several outputs, and return these."""
         results = [self._fresh(kind) for _ in range(outputs)]
         self.nodes.append(helper.make_node(kind, list(reads), results, name=results[0], **attributes))
+        return results
+
+    def add_own(self, kind: str, reads: Sequence[str], shapes: Sequence[Shape], **attributes: Any) -> list[str]:
+        """Add a node of our domain, which a converter of ours takes, and return its float32 results of these shapes."""
+        results = self.add_many(kind, reads, len(shapes), domain=EDGETUNE, **attributes)
+        if all(entry.domain != EDGETUNE for entry in self.model.opset_import):
+            self.model.opset_import.append(helper.make_opsetid(EDGETUNE, 1))
+        types = zip(results, shapes, strict=True)  # onnx cannot infer them
+        self.model.graph.value_info.extend(
+            helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape) for name, shape in types
+        )
         return results
 
     def constant(self, array: Any, dtype: Any = None) -> str:

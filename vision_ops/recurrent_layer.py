@@ -1,0 +1,162 @@
+"""The operator that runs a recurrent layer over a sequence. What it adds up from the inputs is computed before it.
+
+The states of a step need those of the step before, so that its kernels have the loop over the steps inside: on a GPU
+one group computes a sequence, whose state is in local memory; on a host a thread does, or all threads share every step
+out. Start at `Recurrent`.
+
+Source: Hochreiter and Schmidhuber, "Long Short-Term Memory", 1997, with the forget gate of Gers et al., "Learning to
+Forget", 2000; Cho et al., "Learning Phrase Representations using RNN Encoder-Decoder", 2014, section 2.3, for the GRU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from templates.operator import Operator, TensorSpec, View
+from tuning_db.record import Workload
+from vision_ops.decoding import numpy_sigmoid
+
+BLOCK = 16  # units whose weights lie together
+GATES = {"rnn": 1, "gru": 3, "lstm": 4}
+
+
+@dataclass(frozen=True)
+class Recurrent(View):
+    """A workload that runs `batch` sequences of `steps` steps through `hidden` units in each of `directions`.
+
+    The gates of a `kind`, in order: an RNN has one; a GRU's are update, reset and candidate, and its reset gate
+    multiplies the product of the state, not the state; an LSTM's are input, output, forget and candidate. A second
+    direction runs backwards, and the only one does if it is `reverse`.
+
+    The inputs are `given` (steps, batch, directions, gates, hidden), which has the products of the inputs with their
+    weights and the biases; `weights` (directions, blocks, hidden, gates, 16), in blocks of 16 units; of a GRU the
+    `bias` (directions, hidden) of the candidate's product; and the first `state` and, of an LSTM, `cells`, each
+    (directions, batch, hidden). The outputs are `states` (steps, directions, batch, hidden) and, of an LSTM, the last
+    cells. Raises ValueError for an unknown kind, sizes below one, and units that do not fill their blocks.
+    """
+
+    op = "recurrent"
+
+    steps: int
+    batch: int
+    hidden: int
+    directions: int = 1
+    kind: str = "lstm"
+    reverse: bool = False
+
+    @classmethod
+    def sizes(cls) -> tuple[str, ...]:
+        return "steps", "batch", "hidden", "directions"
+
+    def __post_init__(self) -> None:
+        if self.kind not in GATES:
+            raise ValueError(f"recurrent: no such kind: {self.kind!r} (known: {', '.join(GATES)})")
+        if min(self.steps, self.batch, self.hidden) < 1 or self.directions not in (1, 2) or self.hidden % BLOCK:
+            raise ValueError(f"recurrent: sizes are positive, and units fill blocks of {BLOCK}: {self}")
+
+    @property
+    def gates(self) -> int:
+        return GATES[self.kind]
+
+    @property
+    def blocks(self) -> int:
+        return self.hidden // BLOCK
+
+    @property
+    def sequences(self) -> int:
+        """Return how many sequences do not wait for each other."""
+        return self.directions * self.batch
+
+    @property
+    def flop(self) -> float:
+        return 2.0 * self.steps * self.sequences * self.gates * self.hidden**2
+
+    def is_reverse(self, direction: int) -> bool:
+        return direction == 1 or self.reverse
+
+
+def pack_recurrent(weight: np.ndarray) -> np.ndarray:
+    """Pack the weights of a layer, (directions, gates, hidden, hidden of the step before), as `Recurrent` has them."""
+    directions, gates, hidden, before = weight.shape
+    blocks = weight.reshape(directions, gates, hidden // BLOCK, BLOCK, before)
+    return np.ascontiguousarray(blocks.transpose(0, 2, 4, 1, 3))
+
+
+class RecurrentOperator(Operator):
+    """The operator that `Recurrent` describes, step by step in float64 in NumPy as the reference."""
+
+    view = Recurrent
+
+    def inputs(self, workload: Workload) -> tuple[TensorSpec, ...]:
+        layer = Recurrent.of(workload)
+        state = (layer.directions, layer.batch, layer.hidden)
+        shapes = {
+            "given": (layer.steps, layer.batch, layer.directions, layer.gates, layer.hidden),
+            "weights": (layer.directions, layer.blocks, layer.hidden, layer.gates, BLOCK),
+            **({"bias": (layer.directions, layer.hidden)} if layer.kind == "gru" else {}),
+            "state": state,
+            **({"cells": state} if layer.kind == "lstm" else {}),
+        }
+        return tuple(TensorSpec(name, shape, workload.dtype) for name, shape in shapes.items())
+
+    def outputs(self, workload: Workload) -> tuple[TensorSpec, ...]:
+        layer = Recurrent.of(workload)
+        state = (layer.directions, layer.batch, layer.hidden)
+        states = TensorSpec("states", (layer.steps, *state), workload.dtype)
+        return (states, TensorSpec("last_cells", state, workload.dtype)) if layer.kind == "lstm" else (states,)
+
+    def random_inputs(self, workload: Workload, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
+        """Draw inputs. Weights are as small as those of a layer that torch begins with."""
+        scale = Recurrent.of(workload).hidden ** -0.5
+        scales = {"weights": scale, "bias": scale}
+        return tuple(
+            (rng.standard_normal(s.shape) * scales.get(s.name, 1.0)).astype(s.dtype) for s in self.inputs(workload)
+        )
+
+    def hostile_inputs(
+        self, workload: Workload, inputs: Sequence[np.ndarray]
+    ) -> Iterator[tuple[str, tuple[np.ndarray, ...]]]:
+        given, *others = inputs
+        yield "large", (given * np.float32(1e4), *others)
+        yield "zeros", (np.zeros_like(given), *others)
+        hole = given.copy()
+        hole[-1, -1, 0, -1, 0] = np.nan
+        yield "a NaN", (hole, *others)
+
+    def reference(self, workload: Workload, inputs: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+        layer = Recurrent.of(workload)
+        given, weights, *others = (x.astype(np.float64) for x in inputs)
+        bias = others.pop(0) if layer.kind == "gru" else np.zeros((layer.directions, layer.hidden))
+        state, cells = others[0].copy(), others[-1].copy()
+        whole = weights.transpose(0, 2, 3, 1, 4).reshape(layer.directions, layer.hidden, -1)
+        states = np.empty((layer.steps, *state.shape))
+        for t in range(layer.steps):
+            for d in range(layer.directions):
+                at = layer.steps - 1 - t if layer.is_reverse(d) else t
+                products = (state[d] @ whole[d]).reshape(layer.batch, layer.gates, layer.hidden).swapaxes(0, 1)
+                of_inputs = given[at, :, d].swapaxes(0, 1)
+                state[d], cells[d] = _step(layer.kind, of_inputs, products, (state[d], cells[d]), bias[d])
+                states[at, d] = state[d]
+        return (states, cells) if layer.kind == "lstm" else (states,)
+
+
+def _step(
+    kind: str, given: np.ndarray, products: np.ndarray, before: tuple[np.ndarray, np.ndarray], bias: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the state and the cells after a step. The first two operands are (gates, batch, hidden)."""
+    state, cells = before
+    if kind == "rnn":
+        return np.tanh(given[0] + products[0]), cells
+    if kind == "gru":
+        update, reset = (numpy_sigmoid(g + p) for g, p in zip(given[:2], products[:2], strict=True))
+        candidate = np.tanh(given[2] + reset * (products[2] + bias))
+        return candidate + update * (state - candidate), cells
+    into, out, keep = (numpy_sigmoid(g + p) for g, p in zip(given[:3], products[:3], strict=True))
+    cells = keep * cells + into * np.tanh(given[3] + products[3])
+    return out * np.tanh(cells), cells
+
+
+OPERATOR = RecurrentOperator()
