@@ -30,7 +30,7 @@ def build(func: tirx.PrimFunc, target: Target) -> Any:
 def finished(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
     """Return a scheduled function as it is compiled: for a CPU with whole vectors and with functions of vectors. Those
     for other targets stay as they are: their threads check bounds for themselves, and their functions are fast."""
-    return with_vector_math(with_whole_vectors(func), target) if target.kind.name == "llvm" else func
+    return with_vector_math(with_whole_vectors(func) if target.kind.name == "llvm" else func, target)
 
 
 def compiled(functions: tirx.PrimFunc | IRModule, target: Target, *instruments: Any) -> Any:

@@ -152,6 +152,8 @@ def sigmoid(x: Any, times_power: Callable[[Any, Any], Any] = _times_power) -> An
 
 def _functions(target: Target) -> dict[str, Callable[[Any], Any]]:
     """Return the functions that a CPU computes, by TVM's names."""
+    if target.kind.name == "opencl":
+        return {"tirx.tanh": tanh, "tirx.erf": erf}
     times_power = _times_power_by_one_instruction if has_feature(target, "avx512f") else _times_power
     return {
         "tirx.exp": partial(exp, times_power=times_power),
@@ -165,7 +167,7 @@ def _functions(target: Target) -> dict[str, Callable[[Any], Any]]:
 def with_vector_math(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
     """Return a scheduled function for a CPU with its calls of exp, log, tanh, erf and sigmoid in float32 replaced by
     what is above. Functions for other targets stay as they are: their own versions are vectors, or as fast."""
-    if target.kind.name != "llvm":
+    if target.kind.name not in ("llvm", "opencl"):
         return func
     functions = _functions(target)
 
