@@ -10,6 +10,7 @@ from tvm.target import Target
 
 from templates.blocks import is_scheduled
 from templates.cpu import default as cpu
+from templates.cpu.isa import vector_unit
 from templates.divisions import with_opaque_divisions
 from templates.gpu import default as gpu
 from templates.gpu.limits import gpu_limits
@@ -24,4 +25,8 @@ def schedule(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
     if is_scheduled(func):
         return func
     limits = gpu_limits(target)
-    return with_opaque_divisions(cpu.schedule(func, target) if limits is None else gpu.schedule(func, limits))
+    if limits is None:
+        return with_opaque_divisions(cpu.schedule(func, vector_unit(target).lanes))
+    if limits.family == "cpu" and gpu.is_of_vectors(func):
+        return with_opaque_divisions(gpu.of_loops(cpu.schedule(func, limits.lanes), limits))
+    return with_opaque_divisions(gpu.schedule(func, limits))

@@ -28,8 +28,8 @@ def build(func: tirx.PrimFunc, target: Target) -> Any:
 
 
 def finished(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
-    """Return a scheduled function as it is compiled: for a CPU with whole vectors and with functions of vectors. Those
-    for other targets stay as they are: their threads check bounds for themselves, and their functions are fast."""
+    """Return a scheduled function as it is compiled: with functions of vectors, and for a CPU with whole vectors. Work
+    items check bounds for themselves."""
     return with_vector_math(with_whole_vectors(func) if target.kind.name == "llvm" else func, target)
 
 

@@ -13,7 +13,6 @@ from typing import Any
 
 from tvm import tirx
 from tvm.s_tir import Schedule
-from tvm.target import Target
 
 from templates.blocks import (
     attempt,
@@ -25,22 +24,21 @@ from templates.blocks import (
     kinds_of,
     mark_scheduled,
 )
-from templates.cpu.isa import vector_unit
 from templates.cpu.rows import schedule_rows
 from templates.cpu.stages import PARALLEL_CHUNKS, PARALLEL_VALUES
 from templates.cpu.transposed import in_tiles
 from templates.stages import new_schedule
 
 
-def schedule(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
-    """Return a parallel and vectorised version of an unscheduled function for an llvm target, marked as scheduled.
+def schedule(func: tirx.PrimFunc, lanes: int) -> tirx.PrimFunc:
+    """Return a parallel and vectorised version of an unscheduled function for a CPU whose vectors have so many lanes,
+    marked as scheduled.
 
     A function without blocks (hand-written loops) is only marked.
     """
     if not block_names(new_schedule(func)):
         return mark_scheduled(func, func)
     sch = inlined(func, lambda *_: False)
-    lanes = vector_unit(target).lanes
     if (in_registers := in_tiles(sch, lanes)) is not None:
         return mark_scheduled(in_registers, func)
     if (by_rows := schedule_rows(sch, lanes)) is not None:

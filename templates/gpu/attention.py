@@ -6,7 +6,7 @@ stay in the device's memory: local memory would hold rows of some hundred keys o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,6 +55,7 @@ class GpuAttention(Template):
     """
 
     name = "gpu.attention"
+    version = 2
     op = "attention"
 
     def space(self, workload: Workload, target: Target) -> Space | None:
@@ -158,8 +159,7 @@ def _features(view: Attention, limits: GpuLimits, v: Values) -> Mapping[str, flo
 def _compute(problem: _Problem) -> tirx.PrimFunc:
     view, given = problem.view, Given.of(problem.view)
     powers, heads, rows = _powers(problem, given), problem.heads, problem.rows
-    j = te.reduce_axis((0, problem.columns))
-    total = te.compute((heads, rows), lambda g, i: te.sum(powers[g, i, j], axis=j), name="total")
+    total = _reduced(problem, powers, te.sum, "total")
     term = te.reduce_axis((0, view.columns), "term")
     products = te.compute(
         (heads, rows, view.width),
@@ -199,13 +199,24 @@ def _powers(problem: _Problem, given: Given) -> te.Tensor:
         lambda g, i, j: masked(given, sums[(g, i, *problem.tile(j))], (g, problem.row(i), j), padded=problem.columns),
         name="scores",
     )
-    j = te.reduce_axis((0, problem.columns))
-    largest = te.compute((heads, problem.rows), lambda g, i: te.max(scores[g, i, j], axis=j), name="largest")
+    largest = _reduced(problem, scores, te.max, "largest")
     return te.compute(
         (heads, problem.rows, problem.columns),
         lambda g, i, j: tirx.exp(scores[g, i, j] - largest[g, i]),
         name="powers",
     )
+
+
+def _reduced(problem: _Problem, values: te.Tensor, reduce: Callable[..., Any], name: str) -> te.Tensor:
+    """Reduce the rows of values (heads, rows, columns), of which the lanes of a vector are reduced side by side."""
+    lanes = problem.v["vec"]
+    j, lane = te.reduce_axis((0, problem.columns // lanes)), te.reduce_axis((0, lanes))
+    of_lanes = te.compute(
+        (problem.heads, problem.rows, lanes),
+        lambda g, i, x: reduce(values[g, i, j * lanes + x], axis=j),
+        name=f"{name}_of_lanes",
+    )
+    return te.compute((problem.heads, problem.rows), lambda g, i: reduce(of_lanes[g, i, lane], axis=lane), name=name)
 
 
 def _schedule(func: tirx.PrimFunc, v: Values) -> tirx.PrimFunc:
@@ -223,10 +234,17 @@ def _schedule(func: tirx.PrimFunc, v: Values) -> tirx.PrimFunc:
 
 def _by_rows(sch: Schedule, name: str) -> None:
     """Reduce each row in an item."""
-    block = sch.get_sblock(name)
-    g, i, _ = sch.get_loops(block)
+    block, of_lanes = sch.get_sblock(name), sch.get_sblock(f"{name}_of_lanes")
+    g, i, lane = sch.get_loops(block)
     group, item = sch.split(sch.fuse(g, i), [None, _ITEMS])
     launch(sch, {"blockIdx.x": [group], "threadIdx.x": [item]})
+    sch.set_scope(of_lanes, 0, "local")
+    sch.compute_at(of_lanes, item, preserve_unit_loops=True)
+    x, j = sch.get_loops(of_lanes)[-2:]
+    sch.reorder(j, x)
+    unroll_tile(sch, [x])
+    sch.unroll(lane)
+    split_init(sch, of_lanes, j)
 
 
 def _schedule_scores(sch: Schedule, v: Values) -> None:

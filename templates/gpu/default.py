@@ -16,7 +16,7 @@ from typing import Any
 import tvm
 import tvm_ffi
 from tvm import tirx
-from tvm.s_tir import Schedule
+from tvm.s_tir import SBlock, Schedule
 
 from templates.blocks import (
     attempt,
@@ -31,6 +31,7 @@ from templates.blocks import (
 )
 from templates.gpu.limits import GpuLimits
 from templates.gpu.opaque import bind_rest, host_accesses
+from templates.rewrite import nodes_of, with_values
 from templates.template import ScheduleError
 
 # Work-items in a group unless something else decides: a few waves of a GPU. A CPU runs the items of a group one after
@@ -57,11 +58,45 @@ def schedule(func: tirx.PrimFunc, limits: GpuLimits) -> tirx.PrimFunc:
     sch = inlined(func, _is_cheap)
     if block_names(sch):
         sch = _scheduled(sch, limits)
-    bound = bind_rest(sch.mod["main"], _items(limits))
+    return mark_scheduled(_in_kernels(sch.mod["main"], limits), func)
+
+
+def of_loops(func: tirx.PrimFunc, limits: GpuLimits) -> tirx.PrimFunc:
+    """Return a function that was scheduled for a CPU in kernels, whose work-items share its parallel loops out, with
+    vectors that the device has. Raises ScheduleError if it calls functions of the host."""
+
+    def cut(loop: Any) -> Any:
+        extent = int(loop.extent) if isinstance(loop.extent, tirx.IntImm) else 1
+        widths = [w for w in (16, 8, 4, 2) if w <= limits.max_vector and extent % w == 0]
+        if loop.kind != tirx.ForKind.VECTORIZED or widths[:1] == [extent]:
+            return loop
+        if not widths:
+            return tirx.For(loop.loop_var, loop.min, loop.extent, tirx.ForKind.SERIAL, loop.body)
+        kind = str(loop.loop_var.ty.dtype)
+        outer, lane = tirx.Var("outer", kind), tirx.Var("lane", kind)
+        body = with_values(loop.body, {loop.loop_var: outer * widths[0] + lane})
+        zero, width = tirx.const(0, kind), tirx.const(widths[0], kind)
+        vector = tirx.For(lane, zero, width, loop.kind, body)
+        return tirx.For(outer, zero, tirx.const(extent // widths[0], kind), tirx.ForKind.SERIAL, vector)
+
+    return _in_kernels(func.with_body(tvm_ffi.structural_map(func.body, [(tirx.For, cut)])), limits)
+
+
+def _in_kernels(func: tirx.PrimFunc, limits: GpuLimits) -> tirx.PrimFunc:
+    """Return a function with all that is bound to no work-items in kernels. Raises ScheduleError if it calls functions
+    of the host."""
+    bound = bind_rest(func, _items(limits))
     left = host_accesses(bound.body)
     if left:
         raise ScheduleError(f"this function has no GPU version, it runs on the host: {str(left[0]).splitlines()[0]}")
-    return mark_scheduled(bound, func)
+    return bound
+
+
+def is_of_vectors(func: tirx.PrimFunc) -> bool:
+    """Tell whether a function is element-wise, with stages that can be vectors in OpenCL and CUDA."""
+    blocks = nodes_of(func.body, SBlock)
+    is_reduced = any(int(axis.iter_type) == tirx.IterVar.CommReduce for block in blocks for axis in block.iter_vars)
+    return not is_reduced and all(map(_has_vectors, blocks))
 
 
 def _scheduled(sch: Schedule, limits: GpuLimits) -> Schedule:

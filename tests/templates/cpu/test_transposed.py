@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tvm import te, tirx
 from tvm.target import Target
 
-from templates.cpu.default import schedule
+from templates.default import schedule
 from templates.lowering import build
 from tests.templates.support import host_target
 
