@@ -28,6 +28,11 @@ def greatest(x: te.Tensor) -> te.Tensor:
     return _folded(lambda o, t, i: x[o, t, i], _sizes(x), te.max, tirx.max)
 
 
+def least(x: te.Tensor) -> te.Tensor:
+    """Take the smallest of the terms, which gives (outer, inner)."""
+    return _folded(lambda o, t, i: x[o, t, i], _sizes(x), te.min, tirx.min)
+
+
 def softmax(x: te.Tensor) -> te.Tensor:
     """Divide the powers of e by their sum."""
     powers = _powers(x, greatest(x))
@@ -49,8 +54,8 @@ def layer_norm(x: te.Tensor, scale: te.Tensor, shift: te.Tensor, epsilon: float)
     outer, _, inner = _sizes(x)
     mean = _mean(x)
     spread = _spread(x, mean)
-    least = tirx.const(epsilon, "float32")
-    inverse = te.compute((outer, inner), lambda o, i: tirx.rsqrt(spread[o, i] + least), name="inverse")
+    added = tirx.const(epsilon, "float32")
+    inverse = te.compute((outer, inner), lambda o, i: tirx.rsqrt(spread[o, i] + added), name="inverse")
     return te.compute(
         x.shape,
         lambda o, k, i: (x[o, k, i] - mean[o, i]) * inverse[o, i] * scale[k] + shift[k],

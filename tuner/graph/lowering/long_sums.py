@@ -23,14 +23,15 @@ from tvm.ir.transform import PassContext, module_pass
 
 from tuner.graph.ir.bindings import dtype_of, reshaped, shape_of
 from tuner.graph.ir.simplify import is_call
-from tuner.graph.lowering.folding import layer_norm, log_softmax, softmax, total, variance
+from tuner.graph.lowering.folding import greatest, layer_norm, least, log_softmax, softmax, total, variance
 
 # Shorter sums have digits enough as one chain, into which TVM fuses the operators that make their terms.
 _LONG_SUM = 1024
 # A softmax or a sum along the last axis is faster as vectors from so many terms on.
 _LONG_ROW = 16
 
-_ROWS = ("nn.layer_norm", "nn.log_softmax", "nn.softmax", "variance")
+_ROWS = ("max", "min", "nn.layer_norm", "nn.log_softmax", "nn.softmax", "variance")
+_FOLDED = {"sum": total, "mean": total, "max": greatest, "min": least}
 
 Shape = tuple[int, ...]
 
@@ -38,7 +39,8 @@ Shape = tuple[int, ...]
 @module_pass(opt_level=0, name="LongSums")
 class LongSums:
     """Writes sums and means of at least _LONG_SUM terms in float32 as sums of sums. With `rows`, it does the same for
-    sums of at least _LONG_ROW terms along the last axes, variances, softmax, log_softmax and layer_norm."""
+    sums, maxima and minima of at least _LONG_ROW terms along the last axes, variances, softmax, log_softmax and
+    layer_norm."""
 
     def __init__(self, *, rows: bool) -> None:
         self._rows = rows
@@ -62,18 +64,20 @@ class _Rewriter(relax.PyExprMutator):  # type: ignore[misc]
         shape = shape_of(call.args[0]) if is_call(call, *names) else None
         if shape is None or dtype_of(call.args[0]) != "float32":
             return call
-        if is_call(call, "sum", "mean"):
-            return self._sum(call, shape)
+        if is_call(call, *_FOLDED):
+            return self._folded(call, shape)
         if is_call(call, "variance"):
             return self._variance(call, shape)
         return self._layer_norm(call, shape) if is_call(call, "nn.layer_norm") else self._softmax(call, shape)
 
-    def _sum(self, call: Any, shape: Shape) -> Any:
-        axes = _axes(call, shape)
+    def _folded(self, call: Any, shape: Shape) -> Any:
+        name, axes = call.op.name.removeprefix("relax."), _axes(call, shape)
         terms = math.prod(shape[axis] for axis in axes)
         is_row = self.rows and _are_last(axes, shape)
-        if terms < (_LONG_ROW if is_row else _LONG_SUM):
+        is_sum = name in ("sum", "mean")
+        if terms < (_LONG_ROW if is_row else _LONG_SUM) or not (is_row or is_sum):
             return call
+        compute, hint = _FOLDED[name], "long_sum" if is_sum else name
         groups = groupby(((n, axis in axes) for axis, n in enumerate(shape) if n > 1), key=operator.itemgetter(1))
         sizes = [(math.prod(n for n, _ in group), is_summed) for is_summed, group in groups]
         value = call.args[0]
@@ -81,10 +85,10 @@ class _Rewriter(relax.PyExprMutator):  # type: ignore[misc]
             if sizes[at][1]:
                 before, behind = (math.prod(n for n, _ in part) for part in (sizes[:at], sizes[at + 1 :]))
                 value = reshaped(self.builder_, value, (before, sizes[at][0], behind))
-                value = self.builder_.emit(self.builder_.call_te(total, value, primfunc_name_hint="long_sum"))
+                value = self.builder_.emit(self.builder_.call_te(compute, value, primfunc_name_hint=hint))
                 sizes[at] = (1, False)
         value = reshaped(self.builder_, value, shape_of(call))
-        return value if is_call(call, "sum") else relax.op.divide(value, relax.const(float(terms), "float32"))
+        return relax.op.divide(value, relax.const(float(terms), "float32")) if name == "mean" else value
 
     def _variance(self, call: Any, shape: Shape) -> Any:
         axes = _axes(call, shape)
