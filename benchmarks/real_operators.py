@@ -4,9 +4,10 @@
 
 The sizes are those of layers in networks of today. Operators with a template are tuned for --minutes each; others have
 the default schedule. A ratio is our latency over onnxruntime's on one thread, without copies of operands and results,
-and the two alternate in one run: below 1 ours is faster. The rate counts 2 operations per multiply-add in GFLOP/s for
-products and convolutions; for all else it counts the bytes that are read and written at least, in GB/s. A row "copy"
-reads and writes 16 MB: that is the memory's rate.
+and the two alternate in one run: below 1 ours is faster. If torch is installed (pip install torch==2.13.0), it takes
+part, eager, with oneDNN in it for products and convolutions. The rate counts 2 operations per multiply-add in GFLOP/s
+for products and convolutions; for all else it counts the bytes that are read and written at least, in GB/s. A row
+"copy" reads and writes 16 MB: that is the memory's rate.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from math import prod
 from pathlib import Path
 from statistics import geometric_mean, median
@@ -47,19 +49,22 @@ class Case:
     attributes: dict[str, Any] = field(default_factory=dict)
     flop: Callable[[Shape], float] | None = None  # of the result's shape
 
+    def arrays(self) -> list[np.ndarray]:
+        """Return the constants' values."""
+        rng = np.random.default_rng(0)
+        return [
+            value if isinstance(value, np.ndarray) else rng.standard_normal(value).astype(np.float32)
+            for value in self.constants
+        ]
+
     def save(self, path: Path) -> Shape:
         """Write the model, and return the shape of its result."""
-        rng = np.random.default_rng(0)
         names = [f"x{i}" for i in range(len(self.inputs))]
         given = [
             helper.make_tensor_value_info(n, TensorProto.FLOAT, list(s))
             for n, s in zip(names, self.inputs, strict=True)
         ]
-        arrays = [
-            value if isinstance(value, np.ndarray) else rng.standard_normal(value).astype(np.float32)
-            for value in self.constants
-        ]
-        weights = [numpy_helper.from_array(array, f"w{i}") for i, array in enumerate(arrays)]
+        weights = [numpy_helper.from_array(array, f"w{i}") for i, array in enumerate(self.arrays())]
         node = helper.make_node(self.kind, [*names, *(w.name for w in weights)], ["y"], **self.attributes)
         result = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
         model = helper.make_model(
@@ -128,21 +133,25 @@ CASES: dict[str, Case] = {
 }
 
 
-def medians(module: Path, model: Path, shapes: Sequence[Shape]) -> tuple[float, float]:
-    """Return the median seconds of our call and of onnxruntime's, without copies of operands and results. Both compute
-    on one thread, and take turns in rounds of a fifth of a second."""
+def medians(module: Path, model: Path, case: Case) -> list[float]:
+    """Return the median seconds of our call, of onnxruntime's and of torch's, if it is here, without copies of operands
+    and results. All compute on one thread, and take turns in rounds of a fifth of a second."""
     ours = edgetune.load(module, pin=False)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     rng, binding = np.random.default_rng(1), session.io_binding()
-    given = {f"x{i}": aligned(rng.standard_normal(shape).astype(np.float32)) for i, shape in enumerate(shapes)}
+    given = {f"x{i}": aligned(rng.standard_normal(shape).astype(np.float32)) for i, shape in enumerate(case.inputs)}
     for name, array in given.items():
         binding.bind_ortvalue_input(name, onnxruntime.OrtValue.ortvalue_from_numpy(array))
     result = onnxruntime.OrtValue.ortvalue_from_numpy(next(iter(ours(given).values())))
     binding.bind_ortvalue_output("y", result)
     calls = [lambda: ours.in_place(given), lambda: session.run_with_iobinding(binding)]
-    taken: list[list[float]] = [[], []]
+    if find_spec("torch"):
+        from torch_operators import torch_call
+
+        calls.append(torch_call(case.kind, list(given.values()), case.arrays(), case.attributes))
+    taken: list[list[float]] = [[] for _ in calls]
     for _ in range(_ROUNDS):
         for call, seconds in zip(calls, taken, strict=True):
             call()
@@ -150,7 +159,7 @@ def medians(module: Path, model: Path, shapes: Sequence[Shape]) -> tuple[float, 
             while (began := time.perf_counter()) < end:
                 call()
                 seconds.append(time.perf_counter() - began)
-    return median(taken[0]), median(taken[1])
+    return list(map(median, taken))
 
 
 def aligned(array: np.ndarray) -> np.ndarray:
@@ -175,14 +184,16 @@ def row_of(name: str, case: Case, folder: Path, asked: argparse.Namespace) -> di
         built, said = tune("build", model, *where, "-o", module)
         if not built:
             return {**row, "said": said}
-        seconds, theirs = medians(module, model, case.inputs)
+        seconds, theirs, *torch = medians(module, model, case)
         row.update({title: seconds / theirs, f"{title}_us": seconds * 1e6, "rate": work / seconds})
+        row.update({f"{title}_vs_torch": seconds / other for other in torch})
     return row
 
 
 def line(row: dict[str, Any]) -> str:
     """Format a row of the table in Markdown."""
-    ratios = [f"{row[title]:.2f}" if title in row else "" for title in ("untuned", "tuned")]
+    titles = ("untuned", "tuned", "untuned_vs_torch", "tuned_vs_torch")
+    ratios = [f"{row[title]:.2f}" if title in row else "" for title in titles]
     times = [f"{row[title]:.0f}" if title in row else "" for title in ("untuned_us", "tuned_us")]
     rate = f"{row['rate']:.1f} {row['unit']}" if "rate" in row else row.get("said", "")
     return f"| {' | '.join([row['operator'], *times, *ratios, rate])} |"
@@ -197,8 +208,8 @@ def main() -> int:
     asked = parser.parse_args()
     only = {name for name in asked.only.split(",") if name}
     rows = []
-    print("| operator | untuned us | tuned us | untuned / ort | tuned / ort | rate |")
-    print("|---|---|---|---|---|---|", flush=True)
+    print("| operator | untuned us | tuned us | untuned / ort | tuned / ort | untuned / torch | tuned / torch | rate |")
+    print("|---|---|---|---|---|---|---|---|", flush=True)
     with tempfile.TemporaryDirectory() as scratch:
         folder = asked.folder or Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
