@@ -25,6 +25,7 @@ from tuner.errors import BadInput, last_line
 from tuner.graph.lowering.capture import graph_of, with_captured
 from tuner.graph.lowering.long_sums import LongSums
 from tuner.graph.lowering.nans import KeepNaNs
+from tuner.graph.lowering.reshapes import JoinReshapes
 from tuner.graph.lowering.scans import PortableScans
 
 REMEDY = "name the CPU behind the device, as in --device opencl:0,cpu"  # helps if a GPU cannot compute an operator
@@ -39,6 +40,7 @@ def finish(module: IRModule, target: Target) -> IRModule:
     fusing = [
         *([PortableScans()] if target.kind.name == "opencl" else []),
         LongSums(rows=target.kind.name == "llvm"),  # on GPUs a group of work-items shares a row out
+        JoinReshapes(),
         relax.backend.DispatchSampling(),
         relax.backend.DispatchSortScan(),
         passes.LegalizeOps(),
