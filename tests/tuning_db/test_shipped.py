@@ -55,7 +55,9 @@ def test_an_answer_says_how_near_it_is() -> None:
     assert (relative.trial, relative.source) == (trial, "shipped family")
     assert shipped.best(trial.workload, replace(device, family="x86_64-other")) is None
     assert shipped.best(trial.workload, replace(device, kind="opencl")) is None
-    assert shipped.best(trial.workload, device, usable=lambda t: t.config != trial.config) is None
+    of_others = shipped.best(trial.workload, device, usable=lambda t: t.device != device)
+    assert of_others is None or of_others.source == "shipped family"
+    assert shipped.best(trial.workload, device, usable=lambda _: False) is None
     assert shipped.best(CONV, device) is None
 
 
