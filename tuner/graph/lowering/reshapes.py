@@ -38,7 +38,7 @@ class _Rewriter(relax.PyExprMutator):  # type: ignore[misc]
         if shape is None:
             return call
         source = call.args[0]
-        bound = self.lookup_binding(source) if isinstance(source, tvm.ir.Var) else None
+        bound: Any = self.lookup_binding(source) if isinstance(source, tvm.ir.Var) else None
         if is_call(bound, *_RESHAPES) and shape_of(bound) is not None:
             source = bound.args[0]
         elif shape_of(source) != shape:
