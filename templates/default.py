@@ -28,5 +28,6 @@ def schedule(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
     if limits is None:
         return with_opaque_divisions(cpu.schedule(func, vector_unit(target).lanes))
     if limits.family == "cpu" and gpu.is_of_vectors(func):
-        return with_opaque_divisions(gpu.of_loops(cpu.schedule(func, limits.lanes), limits))
+        # TVM writes a shuffle's operands out for every lane, and shuffles of shuffles as megabytes of text.
+        return with_opaque_divisions(gpu.of_loops(cpu.schedule(func, limits.lanes, tiles=False), limits))
     return with_opaque_divisions(gpu.schedule(func, limits))

@@ -30,16 +30,16 @@ from templates.cpu.transposed import in_tiles
 from templates.stages import new_schedule
 
 
-def schedule(func: tirx.PrimFunc, lanes: int) -> tirx.PrimFunc:
+def schedule(func: tirx.PrimFunc, lanes: int, *, tiles: bool = True) -> tirx.PrimFunc:
     """Return a parallel and vectorised version of an unscheduled function for a CPU whose vectors have so many lanes,
-    marked as scheduled.
+    marked as scheduled. Without `tiles` nothing is transposed in registers.
 
     A function without blocks (hand-written loops) is only marked.
     """
     if not block_names(new_schedule(func)):
         return mark_scheduled(func, func)
     sch = inlined(func, lambda *_: False)
-    if (in_registers := in_tiles(sch, lanes)) is not None:
+    if tiles and (in_registers := in_tiles(sch, lanes)) is not None:
         return mark_scheduled(in_registers, func)
     if (by_rows := schedule_rows(sch, lanes)) is not None:
         return mark_scheduled(by_rows.mod["main"], func)

@@ -21,7 +21,6 @@ Rewrite = Callable[[str, Target], str]
 
 _REWRITES: list[Rewrite] = []
 _PREFETCH = "edgetune_prefetch"
-_LITERAL = re.compile(r"\b((?:u?(?:char|short|int|long)|half|float|double)(?:2|3|4|8|16))\(")
 _INDEX = re.compile(r"convert_int\((get_(?:group|local)_id\(\d\))\)")
 
 
@@ -42,12 +41,6 @@ def with_wide_indices(code: str, target: Target) -> str:
     if limits is None or limits.family != "cpu":
         return code
     return _INDEX.sub(r"((long)\1)", code)
-
-
-@rewrites_opencl
-def with_vector_literals(code: str, _target: Target) -> str:
-    """Write vectors of shuffled lanes as OpenCL does, (float4)(a, b, c, d). TVM leaves the first parentheses out."""
-    return _LITERAL.sub(r"(\1)(", code)
 
 
 def prefetch(buffer: Any, indices: Sequence[Any]) -> Any:

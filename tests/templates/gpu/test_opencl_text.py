@@ -8,7 +8,7 @@ import tvm
 from tvm import te, tirx
 
 from templates.gpu.limits import GpuLimits, gpu_target
-from templates.gpu.opencl_text import prefetch, with_prefetch, with_vector_literals, with_wide_indices
+from templates.gpu.opencl_text import prefetch, with_prefetch, with_wide_indices
 from templates.lowering import lowering_context
 from templates.rewrite import mark, wrap_marked_loop
 from templates.stages import new_schedule
@@ -25,13 +25,6 @@ def test_a_processor_computes_addresses_in_64_bits() -> None:
 @pytest.mark.parametrize("name", GPUS)
 def test_a_gpu_does_not(name: str) -> None:
     assert with_wide_indices(KERNEL, gpu(name)) == KERNEL
-
-
-def test_vectors_of_lanes_are_literals_of_opencl() -> None:
-    code = "float4(a.x, b.y, a.z, b.w) + convert_float4(c) + as_float4(d) + ((float4)(e)) + vload4(0, f) + uchar16(g)"
-    assert with_vector_literals(code, CPU) == (
-        "(float4)(a.x, b.y, a.z, b.w) + convert_float4(c) + as_float4(d) + ((float4)(e)) + vload4(0, f) + (uchar16)(g)"
-    )
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)
