@@ -69,12 +69,8 @@ def block_indices(root: Any, block: str) -> list[Any] | None:
     blocks = [r for r in nodes_of(root, SBlockRealize) if r.block.name_hint == block]
     if not blocks:
         return None
-    inner = [loop.loop_var for loop in nodes_of(root, tirx.For)]
-
-    def first(var: Any) -> Any:
-        return tirx.const(0, "int32") if any(var.same_as(v) for v in inner) else var
-
-    return [tvm_ffi.structural_map(e, [(tvm.ir.Var, first)]) for e in blocks[0].iter_values]
+    first = {loop.loop_var: tirx.const(0, "int32") for loop in nodes_of(root, tirx.For)}
+    return [with_values(value, first) for value in blocks[0].iter_values]
 
 
 def mark(sch: Schedule, loop: Any) -> None:

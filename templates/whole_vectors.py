@@ -7,7 +7,7 @@ those scalars.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tvm
@@ -40,14 +40,14 @@ def _checked_once(loop: Any) -> Any:
     if not checks or any(check is None for check in worst):
         return loop
     lane = tirx.Var(loop.loop_var.name, loop.loop_var.ty)
-    whole = with_values(_unchecked(stage, choices, loop.loop_var), {loop.loop_var: lane})
+    whole = with_values(_unchecked(stage, values, choices, loop.loop_var), {loop.loop_var: lane})
     vector = tirx.For(lane, loop.min, loop.extent, loop.kind, whole, loop.thread_binding, loop.annotations)
     return tirx.IfThenElse(tirx.all(*worst), vector, loop)
 
 
-def _unchecked(stage: Any, choices: Sequence[Any], lane: Any) -> Any:
-    """Return a stage without its checks of a lane: those of its predicate and the conditions `choices`, but for the
-    terms of both that are about other things."""
+def _unchecked(stage: Any, values: Mapping[Any, Any], choices: Sequence[Any], lane: Any) -> Any:
+    """Return a stage, whose axes have these values, without its checks of a lane: those of its predicate and the
+    conditions `choices`, but for the terms of both that are about other things."""
 
     def chosen(call: Any) -> Any:
         if not is_condition(call) or not any(call.args[0].same_as(choice) for choice in choices):
@@ -55,7 +55,6 @@ def _unchecked(stage: Any, choices: Sequence[Any], lane: Any) -> Any:
         others = [term for term in _terms([call.args[0]]) if not depends(with_values(term, values), lane)]
         return tirx.if_then_else(tirx.all(*others), *call.args[1:]) if others else call.args[1]
 
-    values = {axis.var: value for axis, value in zip(stage.block.iter_vars, stage.iter_values, strict=True)}
     body = tvm_ffi.structural_map(stage.block.body, [(tvm.ir.Call, chosen)])
     others = [term for term in _terms([stage.predicate]) if not depends(term, lane)]
     predicate = tirx.all(*others) if others else tirx.const(True, "bool")

@@ -44,14 +44,14 @@ class RecurrentTemplate(Template):
         return _host_space(layer, target) if limits is None else _gpu_space(layer, limits)
 
     def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
-        emitter, layer = Emitter.of(target), Recurrent.of(workload)
-        loops = (_OnHost if emitter.limits is None else _OnGpu)(layer, emitter, config.knobs)
+        emitter, operands = Emitter.of(target), OPERATOR.operands(workload)
+        kind = _OnHost if emitter.limits is None else _OnGpu
 
         def body(given: Cells, weights: Cells, *others: Cells) -> None:
-            names = [spec.name for spec in OPERATOR.operands(workload)[2:]]
-            loops(_Layer(layer, given, weights, dict(zip(names, others, strict=True))))
+            named = {spec.name: cells for spec, cells in zip(operands[2:], others, strict=True)}
+            kind(_Layer(Recurrent.of(workload), given, weights, named), emitter, config.knobs)()
 
-        return function(OPERATOR.operands(workload), body)
+        return function(operands, body)
 
 
 def _host_space(layer: Recurrent, target: Target) -> Space:
@@ -102,6 +102,10 @@ class _Layer:
     weights: Cells
     others: Mapping[str, Cells]
 
+    def where(self, sequence: Any) -> tuple[Any, Any]:
+        """Return the direction of a sequence, and its place in the batch."""
+        return held(sequence // self.view.batch), held(sequence % self.view.batch)
+
     def at(self, t: Any, direction: Any) -> Any:
         """Return the place in the sequence of the step that is computed as number `t`."""
         back = self.view.steps - 1 - t
@@ -131,40 +135,54 @@ class _Layer:
 
 
 @dataclass(frozen=True)
-class _OnHost:
-    """The loops on a host, which compute vectors of a block's units."""
+class _Loops:
+    """Emits the loops of a layer's kernels."""
 
-    view: Recurrent
+    layer: _Layer
     emitter: Emitter
     knobs: Values
 
-    def __call__(self, layer: _Layer) -> None:
+    @property
+    def view(self) -> Recurrent:
+        return self.layer.view
+
+    def over_state(self, read: Callable[[Any], Any], add: Callable[[Any, Any], None]) -> None:
+        """Emit add(k, value) for each unit k of the state before, whose value is read(k)."""
+        with T.serial(0, self.view.hidden // self.knobs["ki"]) as outer:
+            for inner in range(self.knobs["ki"]):
+                k = held(outer * self.knobs["ki"] + inner)
+                add(k, held(read(k)))
+
+
+class _OnHost(_Loops):
+    """The loops on a host, which compute vectors of a block's units."""
+
+    def __call__(self) -> None:
         view, tiles = self.view, self.view.blocks // self.knobs["blocks"]
         state = scratch("float32", 2, view.directions, view.batch, view.hidden)
         if self.knobs["split"] == "sequences":
             with self.emitter.launch(view.sequences) as (sequence, _):
-                where = held(sequence // view.batch), held(sequence % view.batch)
-                self._copy(layer, state, where)
+                where = self.layer.where(sequence)
+                self._copy(state, where)
                 with T.serial(0, view.steps) as t:
-                    at = layer.at(t, where[0])
+                    at = self.layer.at(t, where[0])
                     with T.serial(0, tiles) as tile:
-                        self._tile(layer, state, (t, at), where, tile)
+                        self._tile(state, (t, at), where, tile)
             return
         with self.emitter.launch(view.sequences) as (sequence, _):
-            self._copy(layer, state, (held(sequence // view.batch), held(sequence % view.batch)))
+            self._copy(state, self.layer.where(sequence))
         with T.serial(0, view.steps) as t, self.emitter.launch(view.sequences * tiles) as (part, _):
-            sequence = held(part // tiles)
-            where = held(sequence // view.batch), held(sequence % view.batch)
-            self._tile(layer, state, (t, layer.at(t, where[0])), where, held(part % tiles))
+            where = self.layer.where(held(part // tiles))
+            self._tile(state, (t, self.layer.at(t, where[0])), where, held(part % tiles))
 
-    def _copy(self, layer: _Layer, state: Cells, where: tuple[Any, Any]) -> None:
+    def _copy(self, state: Cells, where: tuple[Any, Any]) -> None:
         """Emit the copies of a sequence's first state and cells to where they are computed."""
         with T.serial(0, self.view.hidden) as unit:
-            state[(0, *where, unit)] = layer.others["state"][(*where, unit)]
+            state[(0, *where, unit)] = self.layer.others["state"][(*where, unit)]
             if self.view.kind == "lstm":
-                layer.others["last_cells"][(*where, unit)] = layer.others["cells"][(*where, unit)]
+                self.layer.others["last_cells"][(*where, unit)] = self.layer.others["cells"][(*where, unit)]
 
-    def _tile(self, layer: _Layer, state: Cells, step: tuple[Any, Any], where: tuple[Any, Any], tile: Any) -> None:
+    def _tile(self, state: Cells, step: tuple[Any, Any], where: tuple[Any, Any], tile: Any) -> None:
         """Emit the new states of a few blocks of units of one sequence."""
         (t, at), (direction, sequence), view, blocks = step, where, self.view, self.knobs["blocks"]
         sums = own("float32", blocks * view.gates * BLOCK)
@@ -177,74 +195,69 @@ class _OnHost:
         for block in range(blocks):
             with T.vectorized(0, BLOCK) as lane:
                 unit = (first + block) * BLOCK + lane
-                layer.begin(lambda gate: (sums, place(block, gate, lane)), (at, sequence, direction), unit)  # noqa: B023
-        with T.serial(0, view.hidden // self.knobs["ki"]) as outer:
-            for inner in range(self.knobs["ki"]):
-                k = held(outer * self.knobs["ki"] + inner)
-                value = held(state[before, direction, sequence, k])
-                for block in range(blocks):
-                    for gate in range(view.gates):
-                        with T.vectorized(0, BLOCK) as lane:
-                            product = value * layer.weights[direction, first + block, k, gate, lane]
-                            sums[place(block, gate, lane)] = sums[place(block, gate, lane)] + product
+                self.layer.begin(lambda gate: (sums, place(block, gate, lane)), (at, sequence, direction), unit)  # noqa: B023
+
+        def add(k: Any, value: Any) -> None:
+            for block in range(blocks):
+                for gate in range(view.gates):
+                    with T.vectorized(0, BLOCK) as lane:
+                        product = value * self.layer.weights[direction, first + block, k, gate, lane]
+                        sums[place(block, gate, lane)] = sums[place(block, gate, lane)] + product
+
+        self.over_state(lambda k: state[before, direction, sequence, k], add)
         for block in range(blocks):
             with T.vectorized(0, BLOCK) as lane:
                 unit = (first + block) * BLOCK + lane
                 gates = [sums[place(block, gate, lane)] for gate in range(view.gates)]
-                given = layer.given[at, sequence, direction, view.gates - 1, unit]
-                cells = layer.others.get("last_cells", sums), (direction, sequence, unit)
+                given = self.layer.given[at, sequence, direction, view.gates - 1, unit]
+                cells = self.layer.others.get("last_cells", sums), (direction, sequence, unit)
                 old = state[before, direction, sequence, unit]
-                state[after, direction, sequence, unit] = layer.state_of(gates, given, old, cells)
-                layer.others["states"][at, direction, sequence, unit] = state[after, direction, sequence, unit]
+                state[after, direction, sequence, unit] = self.layer.state_of(gates, given, old, cells)
+                self.layer.others["states"][at, direction, sequence, unit] = state[after, direction, sequence, unit]
 
 
-@dataclass(frozen=True)
-class _OnGpu:
+class _OnGpu(_Loops):
     """The loops on a GPU, whose items compute single units."""
 
-    view: Recurrent
-    emitter: Emitter
-    knobs: Values
-
-    def __call__(self, layer: _Layer) -> None:
+    def __call__(self) -> None:
         view, items = self.view, self.knobs["items"]
         with self.emitter.launch(view.sequences, items) as (group, item):
-            where = held(group // view.batch), held(group % view.batch)
+            where = self.layer.where(group)
             state = shared("float32", 2, view.hidden)
             cells = own("float32", view.hidden // items)
             for i in range(view.hidden // items):
-                state[0, item + i * items] = layer.others["state"][(*where, item + i * items)]
+                state[0, item + i * items] = self.layer.others["state"][(*where, item + i * items)]
                 if view.kind == "lstm":
-                    cells[i] = layer.others["cells"][(*where, item + i * items)]
+                    cells[i] = self.layer.others["cells"][(*where, item + i * items)]
             self.emitter.barrier()
             with T.serial(0, view.steps) as t:
-                at = layer.at(t, where[0])
+                at = self.layer.at(t, where[0])
                 for i in range(view.hidden // items):
-                    self._unit(layer, (state, cells, i), (t, at), where, held(item + i * items))
+                    self._unit((state, cells, i), (t, at), where, held(item + i * items))
                 self.emitter.barrier()
             if view.kind == "lstm":
                 for i in range(view.hidden // items):
-                    layer.others["last_cells"][(*where, item + i * items)] = cells[i]
+                    self.layer.others["last_cells"][(*where, item + i * items)] = cells[i]
 
-    def _unit(
-        self, layer: _Layer, kept: tuple[Cells, Cells, int], step: tuple[Any, Any], where: tuple[Any, Any], unit: Any
-    ) -> None:
+    def _unit(self, kept: tuple[Cells, Cells, int], step: tuple[Any, Any], where: tuple[Any, Any], unit: Any) -> None:
         """Emit the new state of a unit. `kept` has the states, the item's cells, and which of them is the unit's."""
         (t, at), (direction, sequence), view, (state, cells, i) = step, where, self.view, kept
         sums = own("float32", view.gates)
         before, after = held(t % 2), held((t + 1) % 2)
-        layer.begin(lambda gate: (sums, gate), (at, sequence, direction), unit)
-        with T.serial(0, view.hidden // self.knobs["ki"]) as outer:
-            for inner in range(self.knobs["ki"]):
-                k = held(outer * self.knobs["ki"] + inner)
-                value = held(state[before, k])
-                for gate in range(view.gates):
-                    weight = layer.weights[direction, unit // BLOCK, k, gate, unit % BLOCK]
-                    sums[gate] = sums[gate] + value * weight
-        given = layer.given[at, sequence, direction, view.gates - 1, unit]
-        new = held(layer.state_of([sums[gate] for gate in range(view.gates)], given, state[before, unit], (cells, i)))
+        self.layer.begin(lambda gate: (sums, gate), (at, sequence, direction), unit)
+
+        def add(k: Any, value: Any) -> None:
+            for gate in range(view.gates):
+                weight = self.layer.weights[direction, unit // BLOCK, k, gate, unit % BLOCK]
+                sums[gate] = sums[gate] + value * weight
+
+        self.over_state(lambda k: state[before, k], add)
+        given = self.layer.given[at, sequence, direction, view.gates - 1, unit]
+        new = held(
+            self.layer.state_of([sums[gate] for gate in range(view.gates)], given, state[before, unit], (cells, i))
+        )
         state[after, unit] = new
-        layer.others["states"][at, direction, sequence, unit] = new
+        self.layer.others["states"][at, direction, sequence, unit] = new
 
 
 TEMPLATE = RecurrentTemplate()

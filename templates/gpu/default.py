@@ -160,13 +160,7 @@ def _is_cheap(sch: Schedule, stage: Any, reduction: Any) -> bool:
 
     It must be arithmetic only, without function calls, and may be repeated at most `_REPEATS` times.
     """
-    calls: list[Any] = []
-
-    def call(node: Any) -> None:
-        if not is_condition(node):
-            calls.append(node)
-
-    tvm_ffi.structural_walk(sch.get(stage).body, [(tvm.ir.Call, call)])
+    calls = not all(map(is_condition, nodes_of(sch.get(stage).body, tvm.ir.Call)))
     terms, values = (prod(extents_of(sch, sch.get_loops(block))) for block in (reduction, stage))
     return not calls and 0 < terms <= _REPEATS * values
 

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import tirx
 from tvm.ir import TensorLoad
 from tvm.target import Target
 from tvm.tirx.build import codegen_build, split_host_device_mods
 
 from templates.lowering import lowering_context
+from templates.rewrite import nodes_of
 
 _AXES = "xyz"
 _WARP = 32  # items of a warp (CUDA)
@@ -90,16 +90,9 @@ def lower(func: tirx.PrimFunc, target: Target) -> Lowered:
         device,
         entry,
         tuple(sorted(kernels, key=lambda kernel: kernel.name)),
-        sum(len(nodes(TensorLoad, f)) + len(nodes(tirx.BufferStore, f)) for f in host_funcs),
-        sum(buffer_bytes(node.buffer) for f in host_funcs for node in nodes(tirx.AllocBuffer, f)),
+        sum(len(nodes_of(f, TensorLoad)) + len(nodes_of(f, tirx.BufferStore)) for f in host_funcs),
+        sum(buffer_bytes(node.buffer) for f in host_funcs for node in nodes_of(f, tirx.AllocBuffer)),
     )
-
-
-def nodes(kind: Any, root: Any) -> list[Any]:
-    """Find all nodes of a class under `root`."""
-    found: list[Any] = []
-    tvm_ffi.structural_walk(root, [(kind, found.append)])
-    return found
 
 
 def buffer_bytes(buffer: Any) -> int:
@@ -114,12 +107,12 @@ def _private_bytes(buffer: Any) -> int:
 
 
 def _kernel(func: tirx.PrimFunc, kind: str) -> Kernel:
-    launches = [node for node in nodes(tirx.AttrStmt, func) if node.attr_key == "thread_extent"]
+    launches = [node for node in nodes_of(func, tirx.AttrStmt) if node.attr_key == "thread_extent"]
     extents = {str(node.node.thread_tag): int(node.value) for node in launches}
-    buffers = [node.buffer for node in nodes(tirx.AllocBuffer, func)]
+    buffers = [node.buffer for node in nodes_of(func, tirx.AllocBuffer)]
     local = [b for b in buffers if str(b.scope()).startswith("shared")]
-    types = {str(node.ty) for node in nodes(TensorLoad, func)}
-    types |= {str(node.value.ty) for node in [*nodes(tirx.BufferStore, func), *nodes(tirx.Cast, func)]}
+    types = {str(node.ty) for node in nodes_of(func, TensorLoad)}
+    types |= {str(node.value.ty) for node in [*nodes_of(func, tirx.BufferStore), *nodes_of(func, tirx.Cast)]}
     return Kernel(
         name=str(func.attrs["global_symbol"]),
         grid=_along(extents, "blockIdx"),
@@ -139,7 +132,7 @@ def _along(extents: dict[str, int], prefix: str) -> tuple[int, int, int]:
 
 
 def _barriers(root: Any, kind: str) -> list[Any]:
-    calls = [call for call in nodes(tvm.ir.Call, root) if getattr(call.op, "name", "") == "tirx.tvm_storage_sync"]
+    calls = [call for call in nodes_of(root, tvm.ir.Call) if getattr(call.op, "name", "") == "tirx.tvm_storage_sync"]
     return [call for call in calls if str(call.args[0].value) in _GROUP_BARRIERS[kind]]
 
 
@@ -151,16 +144,16 @@ def _divergent(func: tirx.PrimFunc, launches: Iterable[Any]) -> list[Any]:
     varying = {node.node.var for node in launches if str(node.node.thread_tag).startswith("threadIdx")}
 
     def depends(expression: Any) -> bool:
-        private = any(str(load.source.scope()) in ("local", "warp") for load in nodes(TensorLoad, expression))
-        return private or any(var in varying for var in nodes(tirx.Var, expression))
+        private = any(str(load.source.scope()) in ("local", "warp") for load in nodes_of(expression, TensorLoad))
+        return private or any(var in varying for var in nodes_of(expression, tirx.Var))
 
-    bindings = [(node.var, node.value) for node in nodes(tirx.Bind, func)]
-    loops = nodes(tirx.For, func)
+    bindings = [(node.var, node.value) for node in nodes_of(func, tirx.Bind)]
+    loops = nodes_of(func, tirx.For)
     bindings += [(loop.loop_var, bound) for loop in loops for bound in (loop.min, loop.extent)]
     known = -1
     while known != len(varying):
         known = len(varying)
         varying.update(var for var, value in bindings if var not in varying and depends(value))
-    found = [node for node in nodes(tirx.IfThenElse, func) if depends(node.condition)]
-    found += [node for node in nodes(tirx.While, func) if depends(node.condition)]
+    found = [node for node in nodes_of(func, tirx.IfThenElse) if depends(node.condition)]
+    found += [node for node in nodes_of(func, tirx.While) if depends(node.condition)]
     return found + [loop for loop in loops if loop.loop_var in varying]

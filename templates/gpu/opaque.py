@@ -14,7 +14,7 @@ from tvm import tirx
 from tvm.ir import Range
 from tvm.s_tir import SBlockRealize
 
-from templates.rewrite import block_with
+from templates.rewrite import block_with, nodes_of
 
 _CALLS_OF_THE_HOST = {"tirx.tvm_call_packed", "tirx.tvm_call_cpacked", "tirx.tvm_call_packed_lowered"}
 
@@ -69,10 +69,8 @@ def _bound(stmt: Any, threads: int) -> Any:
 
 def _launches(stmt: Any) -> bool:
     """Tell whether a statement already launches kernels."""
-    tags: list[Any] = []
-    tvm_ffi.structural_walk(stmt, [(tirx.AttrStmt, lambda node: tags.append(node.attr_key))])
-    loops: list[Any] = []
-    tvm_ffi.structural_walk(stmt, [(tirx.For, lambda node: loops.append(node.kind))])
+    tags = [node.attr_key for node in nodes_of(stmt, tirx.AttrStmt)]
+    loops = [node.kind for node in nodes_of(stmt, tirx.For)]
     return "thread_extent" in tags or tirx.ForKind.THREAD_BINDING in loops
 
 

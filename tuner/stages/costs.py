@@ -31,7 +31,8 @@ from tvm import tirx
 from tvm.ir import Call
 from tvm.target import Target
 
-from templates.gpu.lowered import lower, nodes
+from templates.gpu.lowered import lower
+from templates.rewrite import nodes_of
 from templates.workloads import conv_of
 from tuner.devices import Device
 from tuner.errors import BadInput, last_line
@@ -365,10 +366,10 @@ def share_of(function: tirx.PrimFunc, device: Device) -> float:
     """Return the share of a device that a kernel keeps busy, at most 1: by its groups on a processor, by its items on a
     GPU."""
     extents: dict[str, int] = {}
-    for loop in nodes(tirx.For, function):
+    for loop in nodes_of(function, tirx.For):
         if loop.thread_binding is not None:
             _widen(extents, str(loop.thread_binding.thread_tag), loop.extent)
-    for node in nodes(tirx.AttrStmt, function):
+    for node in nodes_of(function, tirx.AttrStmt):
         if node.attr_key == "thread_extent":
             _widen(extents, str(node.node.thread_tag), node.value)
     groups = math.prod(n for tag, n in extents.items() if tag.startswith("blockIdx"))
@@ -386,7 +387,7 @@ def must_be_alone(function: tirx.PrimFunc, target: Target) -> bool:
     kernels are queued, so that the next kernel may get it on any stream. (Our OpenCL runtime has one pool a stream.)
     """
     if target.kind.name == "llvm":
-        return any(getattr(call.op, "name", "") == "tirx.tvm_call_packed" for call in nodes(Call, function))
+        return any(getattr(call.op, "name", "") == "tirx.tvm_call_packed" for call in nodes_of(function, Call))
     if target.kind.name != "cuda":
         return False
     lowered = lower(function, target)

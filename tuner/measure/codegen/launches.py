@@ -17,7 +17,8 @@ import tvm
 from tvm import tirx
 from tvm.target import Target
 
-from templates.gpu.lowered import buffer_bytes, lower, nodes
+from templates.gpu.lowered import buffer_bytes, lower
+from templates.rewrite import nodes_of
 from tuner.measure.codegen.toolchain import operand_types
 
 _KERNEL, _FIELD = "tirx.call_ffi_kernel", "tirx.tvm_struct_get"
@@ -96,7 +97,7 @@ class _Host:
                     self._walk(statement.body)
             case tirx.Evaluate() if _calls(statement.value, _KERNEL):
                 self._launch(statement.value)
-            case _ if any(_calls(call, _KERNEL) for call in nodes(tvm.ir.Call, statement)):
+            case _ if any(_calls(call, _KERNEL) for call in nodes_of(statement, tvm.ir.Call)):
                 raise RuntimeError(f"the function decides on the host what to launch ({type(statement).__name__})")
 
     def _bind(self, var: tvm.ir.Var, value: Any) -> None:
@@ -105,10 +106,10 @@ class _Host:
 
     def _memory_of(self, value: Any) -> tuple[str, int] | None:
         """Return the memory that an expression of pointers leads to, None if it leads to none."""
-        for var in nodes(tvm.ir.Var, value):
+        for var in nodes_of(value, tvm.ir.Var):
             if var in self._memory:
                 return self._memory[var]
-        for call in nodes(tvm.ir.Call, value):
+        for call in nodes_of(value, tvm.ir.Call):
             if _calls(call, _FIELD) and call.args[0].same_as(self._packed) and int(call.args[2]) == _ARGUMENT:
                 return "argument", int(call.args[1])
         return None
