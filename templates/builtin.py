@@ -8,6 +8,8 @@ from templates.cpu.depthwise import Depthwise
 from templates.cpu.direct import DirectConv, DirectConvPlain
 from templates.cpu.gathered import GatheredConv
 from templates.cpu.grouped import GroupedConv
+from templates.cpu.integer_dense import IntegerDense
+from templates.cpu.integer_direct import IntegerConv, IntegerConvPlain
 from templates.cpu.winograd import Winograd
 from templates.gpu.attention import GpuAttention
 from templates.gpu.batch_matmul import GpuBatchMatmul
@@ -29,7 +31,10 @@ for _template in (
     Winograd(),
     Depthwise(),
     GroupedConv(),
+    IntegerConv(),
+    IntegerConvPlain(),
     PackedDense(),
+    IntegerDense(),
     PackedBatchMatmul(),
     TiledAttention(),
     GpuDirectConv(),

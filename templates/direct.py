@@ -2,8 +2,9 @@
 
 Start at `direct_compute`; `cpu.direct`, `gpu.direct` and `mali.spatial_pack` schedule its functions.
 Data is (N, C/v, H, W, v) or plain NCHW, weights are (K/v, C/v, R, S, v in, v out), and the output is
-(N, K/v, OH, OW, v) or plain NCHW. Tiles that stick out of the output are computed whole, on a padded image, and what is
-too much is cut off when they are written.
+(N, K/v, OH, OW, v) or plain NCHW. Four neighbouring input channels of a weight of integers lie together, which is
+(K/v, C/v, R, S, v in / 4, v out, 4). Tiles that stick out of the output are computed whole, on a padded image, and what
+is too much is cut off when they are written.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from typing import Any
 from tvm import te, tirx
 
 from templates.blocking import Blocking
-from templates.stages import as_float32, epilogue_operands, epilogue_value, zero, zero_padded
+from templates.epilogue import operands
+from templates.integers import INTEGERS, QUAD, SUMS, Types
+from templates.stages import as_float32, epilogue_operands, epilogue_value, padded_with, zero
 from templates.workloads import Conv2d
 
 # Orders of the reduction's loops: input blocks (ic), kernel rows (kh), kernel columns (kw), and the lanes of an input
@@ -42,7 +45,7 @@ class DirectProblem:
     blocks: Blocking
     plain_data: bool
     plain_out: bool = False
-    dtype: str = "float32"  # of operands, weights and results; sums are float32
+    dtype: str = "float32"  # of operands, weights and results; sums are float32, but see `templates.integers`
     gathered: Conv2d | None = None
 
     @property
@@ -84,14 +87,33 @@ class DirectProblem:
         return any(self.conv.padding) or reach_y > self.conv.height or reach_x > self.conv.width
 
     @property
+    def integer(self) -> bool:
+        """Tell whether integers of eight bits are multiplied."""
+        return self.dtype == INTEGERS
+
+    @property
     def value_bytes(self) -> int:
-        """Return how many bytes a stored value takes."""
-        return 2 if self.dtype == "float16" else 4
+        """Return how many bytes a stored value of the data takes."""
+        return {"float16": 2, INTEGERS: 1}.get(self.dtype, 4)
+
+    @property
+    def depths(self) -> tuple[int, ...]:
+        """Return the sizes of the axes that an input block's lanes are summed over."""
+        return (self.blocks.in_lanes // QUAD, QUAD) if self.integer else (self.blocks.in_lanes,)
+
+    def packed_shape(self, ob: int) -> tuple[int, ...]:
+        """Return the shape of the packed weight for register tiles of `ob` output blocks."""
+        b = self.blocks
+        lanes = (self.depths[0], b.lanes, *self.depths[1:])
+        return b.padded(ob).all_out_blocks, b.in_blocks, *self.conv.kernel, *lanes
+
+    def as_summed(self, value: Any) -> Any:
+        """Convert a value of the data or the weight to the type that products are summed in."""
+        return value.astype(SUMS) if self.integer else as_float32(value, self.dtype)
 
     @property
     def weight_bytes(self) -> int:
-        b = self.blocks
-        return self.value_bytes * b.all_out_blocks * b.in_blocks * b.in_lanes * b.lanes * prod(self.conv.kernel)
+        return self.value_bytes * prod(self.packed_shape(1))
 
 
 def direct_compute(
@@ -109,28 +131,33 @@ def direct_compute(
     blocks by `tile` rows and columns, and "out" applies the epilogue. If `chunk` is not 0, a stage "part" sums over
     each `chunk` input blocks, and "conv" adds up these partial sums.
     """
-    conv, b, dtype, (th, tw) = problem.conv, problem.blocks, problem.dtype, tile
+    conv, b, (th, tw) = problem.conv, problem.blocks, tile
+    types, (sy, sx), (dy, dx) = Types.named(problem.dtype, epilogue), conv.strides, conv.dilation
     weight_blocks = problem.blocks.padded(ob).all_out_blocks
-    (sy, sx), (dy, dx) = conv.strides, conv.dilation
     given = problem.gathered or conv
     blocked = (conv.batch, b.groups * b.in_blocks, given.height, given.width, b.in_lanes)
-    data = te.placeholder(conv.data_shape if problem.plain_data else blocked, name="data", dtype=dtype)
-    packed = (weight_blocks, b.in_blocks, *conv.kernel, b.in_lanes, b.lanes)
-    weight = te.placeholder(packed, name="weight", dtype=dtype)
+    data = te.placeholder(conv.data_shape if problem.plain_data else blocked, name="data", dtype=types.data)
+    weight = te.placeholder(problem.packed_shape(ob), name="weight", dtype=types.weight)
     out_blocked = (conv.batch, b.all_out_blocks, conv.out_height, conv.out_width, b.lanes)
     out_shape = conv.out_shape if problem.plain_out else out_blocked
-    extra = epilogue_operands(epilogue, out_shape, dtype)
+    extra = epilogue_operands(epilogue, out_shape, types.extra)
+    border = next((e(0) for t, e in zip(operands(epilogue), extra, strict=True) if t == "border"), None)
     values = data if problem.gathered is None else gather(data, problem.gathered)
-    read = reader(problem, values, th, tw=tw, staged=staged or problem.reads_outside(th, tw))
+    staged = staged or problem.reads_outside(th, tw) or (problem.integer and problem.plain_data)
+    read = reader(problem, values, tile, staged=staged, border=border)
     chunk = chunk or b.in_blocks
-    ic, kh = te.reduce_axis((0, chunk), "ic"), te.reduce_axis((0, conv.kernel[0]), "kh")
-    kw, ii = te.reduce_axis((0, conv.kernel[1]), "kw"), te.reduce_axis((0, b.in_lanes), "ii")
+    ic, kh, kw = (
+        te.reduce_axis((0, chunk), "ic"),
+        *(te.reduce_axis((0, k), n) for k, n in zip(conv.kernel, ("kh", "kw"), strict=False)),
+    )
+    ii = [te.reduce_axis((0, size), "ii") for size in problem.depths]
 
     def total(first: Any, n: Any, o: Any, y: Any, x: Any, v: Any) -> Any:
         """Sum over the chunk of input blocks that begins at `first`."""
-        value = read(n, b.first_input(o) + first + ic, y * sy + kh * dy, x * sx + kw * dx, ii)
-        tap = as_float32(value, dtype) * as_float32(weight[o, first + ic, kh, kw, ii, v], dtype)
-        return te.sum(tap, axis=[ic, kh, kw, ii])
+        lane = ii[0] * QUAD + ii[1] if problem.integer else ii[0]
+        value = read(n, b.first_input(o) + first + ic, y * sy + kh * dy, x * sx + kw * dx, lane)
+        tap = weight[o, first + ic, kh, kw, ii[0], v, *ii[1:]]
+        return te.sum(problem.as_summed(value) * problem.as_summed(tap), axis=[ic, kh, kw, *ii])
 
     tiled = (conv.batch, weight_blocks, problem.tall(th), problem.wide(tw), b.lanes)
     if chunk == b.in_blocks:
@@ -145,7 +172,8 @@ def direct_compute(
         n, channel, y, x, *lane = index
         at = (channel, *lane) if lane else (channel // b.lanes, channel % b.lanes)
         pixel = (0, y * conv.out_width + x) if problem.flat else (y, x)
-        return epilogue_value(epilogue, sums[n, at[0], *pixel, at[1]], extra, index=index, dtype=dtype)
+        summed = sums[n, at[0], *pixel, at[1]]
+        return epilogue_value(epilogue, summed, extra, index=index, dtype=types.extra, out_dtype=types.out)
 
     return te.create_prim_func([data, weight, *extra, te.compute(out_shape, result, name="out")])
 
@@ -157,37 +185,39 @@ def gather(data: te.Tensor, conv: Conv2d) -> te.Tensor:
     return te.compute(shape, lambda n, c, y, x, v: data[n, c, y * sy, x * sx, v], name="pad")
 
 
-def reader(problem: DirectProblem, data: te.Tensor, th: int, *, tw: int, staged: bool) -> Callable[..., Any]:
-    """Return a function read(n, block, y, x, lane) that reads the padded input of whole tiles.
+def reader(
+    problem: DirectProblem, data: te.Tensor, tile: tuple[int, int], *, staged: bool, border: Any = None
+) -> Callable[..., Any]:
+    """Return a function read(n, block, y, x, lane) that reads the padded input of whole tiles of rows by columns.
 
-    It reads through a stage "pad" if `staged`, else straight from the data.
+    It reads through a stage "pad" if `staged`, else straight from the data. `border` is what the data outside the image
+    counts as (default: 0).
     """
-    conv, b = problem.conv, problem.blocks
+    conv, b, (th, tw) = problem.conv, problem.blocks, tile
     top, left = conv.padding[:2]
     reach_y, reach_x = problem.reach(problem.tall(th), problem.wide(tw))
+    outside = zero(problem.dtype) if border is None else border
 
     def source(n: Any, c: Any, y: Any, x: Any, v: Any) -> Any:
         """Read the input at a pixel of the padded image that lies inside the image itself."""
         pixel = (x // conv.width, x % conv.width) if problem.flat else (y - top, x - left)
-        return data[n, c * b.in_lanes + v, *pixel] if problem.plain_data else data[n, c, *pixel, v]
+        if not problem.plain_data:
+            return data[n, c, *pixel, v]
+        value = data[n, c * b.in_lanes + v, *pixel]
+        filled = b.in_lanes * b.in_blocks > conv.in_channels  # with lanes whose weights are zero
+        return tirx.if_then_else(c * b.in_lanes + v < conv.in_channels, value, zero(problem.dtype)) if filled else value
 
     def padded(n: Any, c: Any, y: Any, x: Any, v: Any) -> Any:
         if not problem.reads_outside(th, tw):
             return source(n, c, y, x, v)
         if problem.flat:
             return tirx.if_then_else(x < problem.columns, source(n, c, y, x, v), zero(problem.dtype))
-        return zero_padded(
-            lambda py, px: source(n, c, py + top, px + left, v),
-            y - top,
-            x - left,
-            height=conv.height,
-            width=conv.width,
-            dtype=problem.dtype,
-        )
+        size = conv.height, conv.width
+        return padded_with(outside, lambda py, px: source(n, c, py + top, px + left, v), y - top, x - left, size=size)
 
     if not staged:
         return source
-    if problem.plain_data and not problem.plain_out:
+    if problem.plain_data and not problem.plain_out and not problem.integer:
         plain = te.compute(
             (conv.batch, b.in_lanes, reach_y, reach_x), lambda n, v, y, x: padded(n, 0, y, x, v), name="pad"
         )

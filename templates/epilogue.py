@@ -1,8 +1,15 @@
 """The element-wise operations that can be fused behind an anchor, written as tokens: "bias", "add", "relu", "clip:0:6".
 
-A token is a name and its numbers, joined by colons. "bias" adds one value per output channel, and "add" adds a tensor
-of the output's shape. Both take one more operand, in the order of the tokens; all others only change the value.
-`apply` builds TVM expressions and `apply_numpy` computes the float64 reference. A new operation is one row in `_STEPS`.
+A token is a name and its numbers, joined by colons. Those in `OPERANDS` take one more operand each, in the order of the
+tokens: "bias" adds one value per output channel, "scale" multiplies by one, and "add" adds a tensor of the output's
+shape. All others only change the value. `apply` builds TVM expressions and `apply_numpy` computes the float64
+reference. A new operation is one row in `_STEPS`.
+
+Anchors that multiply integers (`templates.integers`) have sums in int32. "offset" adds an int32 number per output
+channel to them, "window" one per output pixel, and "real" converts them to float32, which all other tokens ask for.
+"quantize" converts float32 to uint8: it multiplies by a number (1 / scale), rounds to the nearest integer, halves to
+the even one, and adds another number (the zero point). "border" changes no value: its operand is what the data outside
+the image counts as.
 """
 
 from __future__ import annotations
@@ -10,14 +17,34 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from tvm import tirx
 
 from templates.bounds import at_least, at_most, bind, within
 
-OPERANDS = ("bias", "add")
+
+@dataclass(frozen=True)
+class OperandKind:
+    """Describes the operand of a token. It has one value per output channel ("channel"), per output pixel or row
+    ("pixel"), per value of the output ("image"), or `numbers` values in all ("single"). `dtype` is None if it is stored
+    as the anchor's other real values are."""
+
+    shape: Literal["channel", "pixel", "image", "single"]
+    dtype: str | None = None
+    numbers: int = 1
+
+
+OPERANDS = {
+    "bias": OperandKind("channel"),
+    "add": OperandKind("image"),
+    "scale": OperandKind("channel", "float32"),
+    "offset": OperandKind("channel", "int32"),
+    "window": OperandKind("pixel", "int32"),
+    "border": OperandKind("single", "uint8"),
+    "quantize": OperandKind("single", "float32", 2),
+}
 
 
 def token(name: str, *numbers: float) -> str:
@@ -28,9 +55,10 @@ def token(name: str, *numbers: float) -> str:
 def parse(text: str) -> tuple[str, tuple[float, ...]]:
     """Read a token's name and numbers. Raises ValueError if there is no such operation, or it takes other numbers."""
     name, *numbers = text.split(":")
-    arity = 0 if name in OPERANDS else _STEPS[name].numbers if name in _STEPS else -1
+    plain = name in OPERANDS or name == "real"
+    arity = 0 if plain else _STEPS[name].numbers if name in _STEPS else -1
     if arity != len(numbers):
-        known = ", ".join([*OPERANDS, *_STEPS])
+        known = ", ".join([*OPERANDS, "real", *_STEPS])
         raise ValueError(f"epilogue step {text!r} is not known, or has the wrong number of values (known: {known})")
     return name, tuple(map(float, numbers))
 
@@ -137,23 +165,47 @@ def operands(epilogue: Sequence[str]) -> list[str]:
 
 
 def apply(epilogue: Sequence[str], value: Any, reads: Sequence[Any]) -> Any:
-    """Build the TVM expression that applies an epilogue to `value`. `reads` are its operands' values, in order."""
+    """Build the TVM expression that applies an epilogue to `value`. `reads` are its operands' values, in order; an
+    operand of several numbers is a tuple of them."""
     left = list(reads)
     for text in epilogue:
         name, numbers = parse(text)
-        value = value + left.pop(0) if name in OPERANDS else _STEPS[name].expr(value, *numbers)
+        if name in OPERANDS:
+            value = _with_operand(name, value, left.pop(0))
+        else:
+            value = value.astype("float32") if name == "real" else _STEPS[name].expr(value, *numbers)
     return value
+
+
+def _with_operand(name: str, value: Any, read: Any) -> Any:
+    if name == "quantize":
+        steps = tirx.nearbyint(value * read[0]) + read[1]
+        return tirx.max(tirx.min(steps, _f32(255)), _f32(0))  # what is no number becomes 255
+    if name == "border":
+        return value
+    return value * read if name == "scale" else value + read
 
 
 def apply_numpy(epilogue: Sequence[str], value: np.ndarray, arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """Apply an epilogue to NumPy arrays. Channels are axis 1, and bias arrays have one value per channel."""
+    """Apply an epilogue to NumPy arrays. Channels are axis 1, and the arrays of operands have one value per channel,
+    per pixel, per value or in all, as `OPERANDS` says."""
     left = list(arrays)
     for text in epilogue:
         name, numbers = parse(text)
-        if name == "bias":
-            value = value + left.pop(0).reshape(1, -1, *[1] * (value.ndim - 2))
-        elif name == "add":
-            value = value + left.pop(0)
-        else:
+        if name in OPERANDS:
+            value = _with_array(name, value, left.pop(0))
+        elif name != "real":
             value = _STEPS[name].array(value, *numbers)
     return value
+
+
+def _with_array(name: str, value: np.ndarray, array: np.ndarray) -> np.ndarray:
+    if name == "border":
+        return value
+    if name == "quantize":
+        return np.asarray(np.clip(np.rint(value * array[0]) + array[1], 0, 255))
+    if OPERANDS[name].shape == "channel":
+        array = array.reshape(1, -1, *[1] * (value.ndim - 2))
+    elif OPERANDS[name].shape == "pixel":
+        array = np.expand_dims(array, 1)
+    return value * array if name == "scale" else value + array

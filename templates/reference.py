@@ -5,13 +5,17 @@ Start at `random_operands` and `reference`. `relative_error` compares a result w
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from templates.epilogue import apply_numpy, operands
+from templates.epilogue import OPERANDS, apply_numpy, operands
+from templates.integers import SUMS, Types
 from templates.workloads import Conv2d, anchor_of
 from tuning_db.record import Workload
+
+_SPREAD = 74.0 * 148.0  # the standard deviation of random weights, times the root of the mean square of random data
 
 
 @dataclass(frozen=True)
@@ -28,31 +32,53 @@ class Operands:
 
 
 def random_operands(workload: Workload, seed: int) -> Operands:
-    """Draw standard-normal operands. Weights are scaled so that outputs stay near one, as after normalisation.
+    """Draw standard-normal operands. Weights are scaled so that outputs stay near one, as after normalisation. Integers
+    are of the whole range of their types.
 
     The operands are rounded to the workload's dtype before the reference is computed from them. The error that is
     measured is then the kernel's alone.
     """
     rng = np.random.default_rng(seed)
-    anchor = anchor_of(workload)
+    anchor, types = anchor_of(workload), Types.of(workload)
 
     def normal(shape: tuple[int, ...]) -> np.ndarray:
         return rng.standard_normal(shape, dtype=np.float32)
 
-    weight = normal(anchor.weight_shape)
-    weight *= np.float32(1 / np.sqrt(np.prod(anchor.weight_shape[1:])))
-    extra = [
-        normal((anchor.out_shape[1],)) if step == "bias" else normal(anchor.out_shape)
-        for step in operands(workload.epilogue)
-    ]
-    data, weight, *extra = (a.astype(workload.dtype) for a in (normal(anchor.data_shape), weight, *extra))
-    return Operands(data, weight, tuple(extra))
+    def drawn(shape: tuple[int, ...], dtype: str) -> np.ndarray:
+        if np.issubdtype(np.dtype(dtype), np.floating):
+            return normal(shape).astype(dtype)
+        low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+        return rng.integers(low, high, shape, dtype, endpoint=True)
+
+    depth = float(np.prod(anchor.weight_shape[1:]))
+    weight = drawn(anchor.weight_shape, types.weight)
+    if types.weight == workload.dtype:
+        weight = (weight * np.float32(1 / np.sqrt(depth))).astype(types.weight)
+    extra = [_extra(step, workload, depth, drawn) for step in operands(workload.epilogue)]
+    return Operands(drawn(anchor.data_shape, types.data), weight, tuple(extra))
 
 
-def conv2d(conv: Conv2d, data: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """Compute a direct convolution of NCHW data in float64, by one matrix product per kernel position and group."""
+def _extra(
+    step: str, workload: Workload, depth: float, drawn: Callable[[tuple[int, ...], str], np.ndarray]
+) -> np.ndarray:
+    """Draw the operand of one step of an epilogue. Sums over `depth` products of integers are scaled to be near one."""
+    kind, shape = OPERANDS[step], anchor_of(workload).out_shape
+    dtype = kind.dtype or Types.of(workload).extra
+    if step == "quantize":
+        return np.array([40.0, 100.0], np.float32)
+    sizes = {"channel": shape[1:2], "pixel": (shape[0], *shape[2:]), "image": shape, "single": (kind.numbers,)}
+    found = drawn(sizes[kind.shape], dtype)
+    if step == "scale":
+        return (found / np.float32(np.sqrt(depth) * _SPREAD)).astype(dtype)
+    return found // 256 if dtype == SUMS and step in ("offset", "window") else found
+
+
+def conv2d(conv: Conv2d, data: np.ndarray, weight: np.ndarray, border: float = 0.0) -> np.ndarray:
+    """Compute a direct convolution of NCHW data in float64, by one matrix product per kernel position and group. Values
+    outside the image count as `border`."""
     top, left, bottom, right = conv.padding
-    x = np.pad(data.astype(np.float64), ((0, 0), (0, 0), (top, bottom), (left, right)))
+    around = ((0, 0), (0, 0), (top, bottom), (left, right))
+    x = np.pad(data.astype(np.float64), around, constant_values=border)
     n, _, oh, ow = conv.out_shape
     cg, kg = conv.in_channels // conv.groups, conv.out_channels // conv.groups
     w = weight.astype(np.float64).reshape(conv.groups, kg, cg, *conv.kernel)
@@ -73,15 +99,27 @@ def conv2d(conv: Conv2d, data: np.ndarray, weight: np.ndarray) -> np.ndarray:
 def sums(workload: Workload, inputs: Operands) -> np.ndarray:
     """Compute what the anchor yields before its epilogue, in float64 and in plain layout."""
     anchor = anchor_of(workload)
+    given = zip(operands(workload.epilogue), inputs.extra, strict=True)
+    border = next((float(array[0]) for token, array in given if token == "border"), 0.0)
     with np.errstate(invalid="ignore"):
         if isinstance(anchor, Conv2d):
-            return conv2d(anchor, inputs.data, inputs.weight)
+            return conv2d(anchor, inputs.data, inputs.weight, border)
         return np.asarray(inputs.data.astype(np.float64) @ inputs.weight.astype(np.float64).T)
 
 
 def reference(workload: Workload, inputs: Operands) -> np.ndarray:
     """Compute the workload's result, epilogue included, in float64 and in plain layout."""
     return apply_numpy(workload.epilogue, sums(workload, inputs), [e.astype(np.float64) for e in inputs.extra])
+
+
+def same_integers(result: np.ndarray, expected: np.ndarray) -> bool:
+    """Tell whether integers are right: sums in int32 are equal to the expected ones. Quantised results may be one step
+    off in a thousandth of the values, or in one, since a number that lies between two steps may be rounded to either.
+    """
+    if result.dtype == SUMS or result.shape != expected.shape:
+        return np.array_equal(result, expected)
+    off = np.abs(result.astype(np.float64) - expected)
+    return bool(off.max(initial=0.0) <= 1) and int(np.count_nonzero(off)) <= max(1, result.size // 1000)
 
 
 def relative_error(result: np.ndarray, expected: np.ndarray) -> float:

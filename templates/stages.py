@@ -12,30 +12,53 @@ from templates import epilogue as steps
 
 
 def epilogue_operands(epilogue: Sequence[str], out_shape: Sequence[int], dtype: str = "float32") -> list[te.Tensor]:
-    """Return one placeholder per operand of the epilogue.
+    """Return one placeholder per operand of the epilogue. `dtype` is the type of those that are stored as the output.
 
-    A bias is (channel blocks, lanes) if the output is blocked, else (channels,). "add" operands have its shape.
+    One with a value per channel is (channel blocks, lanes) if the output is blocked, else (channels,). One with a value
+    per pixel is (batch, height, width), or (rows,) for a dense layer. "add" operands have the output's shape.
     """
+    shapes = {
+        "channel": (out_shape[1], out_shape[-1]) if len(out_shape) == 5 else (out_shape[1],),
+        "pixel": (out_shape[0], *out_shape[2:4]),
+        "image": tuple(out_shape),
+    }
     found = []
     for i, step in enumerate(steps.operands(epilogue)):
-        bias_shape = (out_shape[1], out_shape[-1]) if len(out_shape) == 5 else (out_shape[1],)
-        found.append(te.placeholder(bias_shape if step == "bias" else out_shape, name=f"{step}{i}", dtype=dtype))
+        kind = steps.OPERANDS[step]
+        shape = shapes.get(kind.shape, (kind.numbers,))
+        found.append(te.placeholder(shape, name=f"{step}{i}", dtype=kind.dtype or dtype))
     return found
 
 
 def epilogue_value(
-    epilogue: Sequence[str], value: Any, extra: Sequence[te.Tensor], index: Sequence[Any], *, dtype: str = "float32"
+    epilogue: Sequence[str],
+    value: Any,
+    extra: Sequence[te.Tensor],
+    index: Sequence[Any],
+    *,
+    dtype: str = "float32",
+    out_dtype: str | None = None,
 ) -> Any:
     """Apply the epilogue to `value` at an output index, which is (n, block, y, x, lane) or (row, channel).
 
-    `value` is float32 and so is all arithmetic. The operands `extra` and the result are of `dtype`.
+    `value` is float32 and so is all arithmetic, but for sums of integers, which are int32. The operands `extra` that
+    have no type of their own are of `dtype`, and so is the result if it is not to be of `out_dtype`.
     """
-    channel = (index[1], index[-1]) if len(index) == 5 else (index[1],)
-    reads = [
-        t(*channel) if step == "bias" else t(*index) for step, t in zip(steps.operands(epilogue), extra, strict=True)
-    ]
-    result = steps.apply(epilogue, value, [as_float32(read, dtype) for read in reads])
-    return stored_as(result, dtype)
+    places = {
+        "channel": (index[1], index[-1]) if len(index) == 5 else (index[1],),
+        "pixel": (index[0], *index[2:4]),
+        "image": tuple(index),
+    }
+
+    def read(step: str, tensor: te.Tensor) -> Any:
+        kind = steps.OPERANDS[step]
+        if kind.shape == "single":
+            return tuple(tensor(i) for i in range(kind.numbers))
+        found = tensor(*places[kind.shape])
+        return found if kind.dtype else as_float32(found, dtype)
+
+    reads = [read(step, tensor) for step, tensor in zip(steps.operands(epilogue), extra, strict=True)]
+    return stored_as(steps.apply(epilogue, value, reads), out_dtype or dtype)
 
 
 def as_float32(value: Any, dtype: str) -> Any:
@@ -44,18 +67,24 @@ def as_float32(value: Any, dtype: str) -> Any:
 
 
 def stored_as(value: Any, dtype: str) -> Any:
-    """Convert a float32 value to the `dtype` that it is stored in."""
-    return value if dtype == "float32" else value.astype(dtype)
+    """Convert a value that was computed to the `dtype` that it is stored in."""
+    value = tirx.convert(value)  # it may be a slice of a tensor
+    return value if str(value.ty.dtype) == dtype else value.astype(dtype)
 
 
 def zero(dtype: str = "float32") -> Any:
     """Return 0 as a TVM constant."""
-    return tirx.const(0.0, dtype)
+    return tirx.const(0, dtype)
 
 
 def zero_padded(read: Callable[..., Any], y: Any, x: Any, *, height: int, width: int, dtype: str = "float32") -> Any:
     """Return read(y, x) if (y, x) lies inside the image, else 0. Both are of `dtype`."""
-    return tirx.if_then_else(tirx.all(y >= 0, y < height, x >= 0, x < width), read(y, x), zero(dtype))
+    return padded_with(zero(dtype), read, y, x, size=(height, width))
+
+
+def padded_with(outside: Any, read: Callable[..., Any], y: Any, x: Any, *, size: tuple[int, int]) -> Any:
+    """Return read(y, x) if (y, x) lies inside an image of `size` (height, width), else `outside`, of the same type."""
+    return tirx.if_then_else(tirx.all(y >= 0, y < size[0], x >= 0, x < size[1]), read(y, x), outside)
 
 
 def new_schedule(func: tirx.PrimFunc) -> Schedule:

@@ -123,15 +123,19 @@ class AnchorTemplate(Template):
         return config.key
 
     def pack_bias(self, workload: Workload, target: Target, bias: np.ndarray) -> np.ndarray:
-        """Pack a bias, which has one value per output channel, as the function reads it.
+        """Pack a bias, or another operand with one value per output channel, as the function reads it.
 
         By default it is blocked like the output.
         """
-        block = self.layouts(workload, target).out.block
-        if not block:
-            return np.ascontiguousarray(bias)
-        blocks = -(-bias.size // block)
-        return np.pad(bias, (0, blocks * block - bias.size)).reshape(blocks, block)
+        return in_blocks(bias, self.layouts(workload, target).out.block)
+
+
+def in_blocks(values: np.ndarray, block: int) -> np.ndarray:
+    """Return values of channels as (blocks, lanes), filled up with zeros, or as they are if `block` is 0."""
+    if not block:
+        return np.ascontiguousarray(values)
+    blocks = -(-values.size // block)
+    return np.pad(values, (0, blocks * block - values.size)).reshape(blocks, block)
 
 
 _REGISTRY: Registry[Template] = Registry("template", "templates.builtin")

@@ -16,6 +16,7 @@ from tvm.s_tir import Schedule
 from tvm.target import Target
 
 from templates.blocking import blocking, divisors, pack_oihw
+from templates.cpu.dot_products import dot_product
 from templates.cpu.isa import threads_of, vector_unit
 from templates.cpu.product_tiles import Product
 from templates.cpu.stages import EVEN, even, pad_at_root, spread, waiting
@@ -36,6 +37,7 @@ MAX_CHUNK = 16
 # Weights that this many tiles of pixels read, one after the other, soon come from a cache: prefetching them for the
 # first costs all of them up to a fifth of their time. It is worth it where fewer share a read from memory.
 _FEW_TILES = 16
+_BROADCAST = 4  # registers that hold no sums where numbers are broadcast one by one
 # Values of the knob `groups`: they divide the image heights that networks have.
 GROUPS = (1, 2, 4, 7, 8, 14, 16, 28, 56, 112)
 
@@ -88,8 +90,10 @@ class DirectConv(AnchorTemplate):
 
     def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
         problem = self._problem(workload, target)
-        compute = direct_compute(problem, workload.epilogue, (1, 1), ob=config["ob"], chunk=config["chunk"])
-        func = _schedule(problem, compute, config.knobs)
+        # Only whole tiles of integers fit the instruction.
+        tile = (1, config["tw"]) if problem.integer else (1, 1)
+        compute = direct_compute(problem, workload.epilogue, tile, ob=config["ob"], chunk=config["chunk"])
+        func = _schedule(problem, compute, config.knobs, dot_product(target) if problem.integer else None)
         if config["skip"]:
             func = _skip_padded_rows(func, problem.conv, "part_update" if config["chunk"] else "conv_update")
         if config["prefetch"]:
@@ -133,7 +137,14 @@ def _groups_divide(problem: DirectProblem, tw: int, th: int, groups: int) -> boo
 def _knobs(problem: DirectProblem, accumulators: int) -> tuple[Knob, ...]:
     conv, blocks = problem.conv, problem.blocks
     spatial = conv.kernel != (1, 1)
-    skippable = spatial and bool(conv.padding[0] or conv.padding[2]) and problem.rows <= 64 and conv.kernel[0] > 1
+    skippable = (
+        spatial
+        and not problem.integer
+        and bool(conv.padding[0] or conv.padding[2])
+        and problem.rows <= 64
+        and conv.kernel[0] > 1
+    )
+    fetched = not problem.plain_data and not problem.integer
     widths = tuple(range(1, min(problem.columns, accumulators) + 1))
     most = max(_tiles(problem, tw, 1) for tw in widths)
     # Flat pixels have no chunks: the output's loops over image rows do not match the tiles, so that its writes cannot
@@ -144,13 +155,13 @@ def _knobs(problem: DirectProblem, accumulators: int) -> tuple[Knob, ...]:
         Knob("tw", widths),
         Knob("th", divisors(problem.rows, 4)),
         Knob("chunk", (0, *chunks)),
-        Knob("ui", divisors(blocks.in_lanes, 16)),
+        Knob("ui", divisors(problem.depths[0], 16)),
         Knob("order", tuple(ORDERS) if spatial else ("c.kh.kw.i",)),
         Knob("unroll_kw", (0, 1) if conv.kernel[1] > 1 else (0,)),
         Knob("inner", ("pixels", "blocks")),
         Knob("groups", tuple(g for g in GROUPS if g <= most)),
         Knob("skip", (0, 1) if skippable else (0,)),
-        Knob("prefetch", (0, 1) if problem.weight_bytes > PREFETCH_BYTES and not problem.plain_data else (0,)),
+        Knob("prefetch", (0, 1) if problem.weight_bytes > PREFETCH_BYTES and fetched else (0,)),
     )
 
 
@@ -164,7 +175,9 @@ def _constraints(problem: DirectProblem, accumulators: int) -> tuple[Constraint,
         return _groups_divide(problem, v["tw"], v["th"], v["groups"])
 
     return (
-        Constraint("the register tile does not fit", lambda v: v["ob"] * v["tw"] * v["th"] <= accumulators),
+        Constraint(
+            "the register tile does not fit", lambda v: _fits(problem, v["ob"], v["tw"] * v["th"], accumulators)
+        ),
         Constraint("too many unrolled multiply-adds", lambda v: unrolled(v) <= MAX_UNROLLED),
         Constraint("the groups do not divide the tiles", grouped),
         Constraint("only whole sums are prefetched for", lambda v: not (v["prefetch"] and v["chunk"])),
@@ -174,6 +187,13 @@ def _constraints(problem: DirectProblem, accumulators: int) -> tuple[Constraint,
 
 def _parallel_chunks(problem: DirectProblem, ob: int, groups: int) -> int:
     return problem.conv.batch * groups * (problem.blocks.padded(ob).all_out_blocks // ob)
+
+
+def _fits(problem: DirectProblem, ob: int, pixels: int, accumulators: int) -> bool:
+    """Tell whether a register tile fits into the registers. LLVM holds the four inputs of each pixel that dot products
+    broadcast in a register until all output blocks have been multiplied with them."""
+    held = pixels + 1 - _BROADCAST if problem.integer else 0
+    return ob * pixels + held <= accumulators
 
 
 def _fewest_groups(problem: DirectProblem, tile: tuple[int, int], threads: int) -> int:
@@ -192,6 +212,7 @@ def _seeded_tiles(problem: DirectProblem, accumulators: int, threads: int) -> li
     """Return the register tiles (ob, tw) that fill the registers best. The first keeps the threads evenly busy, unless
     that costs more than it saves."""
     tiles = problem.blocks.register_tiles(problem.columns, accumulators)
+    tiles = [(ob, tw) for ob, tw in tiles if _fits(problem, ob, tw, accumulators)]
     product = Product(problem.columns, problem.blocks.out_blocks, 1, problem.blocks.lanes, accumulators)
 
     def share(tile: tuple[int, int]) -> float:
@@ -206,7 +227,7 @@ def _seeded_tiles(problem: DirectProblem, accumulators: int, threads: int) -> li
 def _seeds(problem: DirectProblem, accumulators: int, threads: int) -> tuple[Values, ...]:
     """Return the tiles that fill the registers best, with and without skipping, row groups and chunks. Weights that few
     tiles read are prefetched."""
-    ui = max(divisors(problem.blocks.in_lanes, 4))
+    ui = max(divisors(problem.depths[0], 4))
     seeds = []
     for ob, tw in _seeded_tiles(problem, accumulators, threads):
         tile = {"ob": ob, "tw": tw}
@@ -225,21 +246,22 @@ def _features(problem: DirectProblem, v: Values) -> Mapping[str, float]:
     conv, b = problem.conv, problem.blocks
     pixels = v["tw"] * v["th"]
     acc = v["ob"] * pixels
-    sweep_rows = problem.rows // v["groups"] if not problem.flat else 1
+    rows = (problem.rows // v["groups"] if not problem.flat else 1) * conv.strides[0]
     return {
         "accumulators": float(acc),
         "loads_per_fma": (v["ob"] + pixels) / acc,
         "body_fmas": float(acc * v["ui"] * (conv.kernel[1] if v["unroll_kw"] else 1)),
         "weight_block_bytes": problem.weight_bytes * v["ob"] / b.all_out_blocks,
-        "data_sweep_bytes": 4.0 * conv.in_channels / b.groups * conv.width * (sweep_rows * conv.strides[0]),
+        "data_sweep_bytes": float(problem.value_bytes) * rows * conv.width * conv.in_channels / b.groups,
         "waste": problem.blocks.padded(v["ob"]).out_blocks / b.out_blocks,
         "tail": float(problem.columns % v["tw"]) / problem.columns,
         "chunks": float(conv.batch * v["groups"] * (b.all_out_blocks // v["ob"])),
     }
 
 
-def _schedule(problem: DirectProblem, func: tirx.PrimFunc, k: Values) -> tirx.PrimFunc:
-    """Schedule the loops as: row groups | output blocks | (chunks |) rows | columns | reduction | register tile."""
+def _schedule(problem: DirectProblem, func: tirx.PrimFunc, k: Values, dot: str | None = None) -> tirx.PrimFunc:
+    """Schedule the loops as: row groups | output blocks | (chunks |) rows | columns | reduction | register tile.
+    `dot` is the intrinsic for integers."""
     sch = new_schedule(func)
     conv = sch.get_sblock("conv")
     n, o, y, x, v, *reduction = sch.get_loops(conv)
@@ -266,7 +288,7 @@ def _schedule(problem: DirectProblem, func: tirx.PrimFunc, k: Values) -> tirx.Pr
         sch.reverse_compute_inline(sch.get_sblock("out"))
         unroll_tile(sch, sch.get_loops(write)[-4:])
         sums, written = conv, "conv_local"
-    _schedule_sums(sch, sums, k)
+    _schedule_sums(sch, sums, k, dot)
     _schedule_pad(problem, sch)
     return guard(sch.mod["main"], written, {1: problem.blocks.all_out_blocks, 3: problem.columns})
 
@@ -285,25 +307,30 @@ def _add_chunks(sch: Schedule, conv: Any, step: Any, tile: Any) -> Any:
     return part
 
 
-def _schedule_sums(sch: Schedule, sums: Any, k: Values) -> None:
-    """Schedule the reduction of a register tile."""
-    oi, yi, xi, v, ic, kh, kw, ii = sch.get_loops(sums)[-8:]
+def _schedule_sums(sch: Schedule, sums: Any, k: Values, dot: str | None) -> None:
+    """Schedule the reduction of a register tile. `dot` is the intrinsic that sums products of integers, if it has
+    such."""
+    loops = sch.get_loops(sums)[-9 if dot else -8 :]
+    oi, yi, xi, v, ic, kh, kw, ii, *quad = loops
     io, iu = sch.split(ii, [None, k["ui"]])
-    loops = {"ic": ic, "kh": kh, "kw": kw, "io": io, "iu": iu}
+    outer = {"ic": ic, "kh": kh, "kw": kw, "io": io, "iu": iu}
     tile = [yi, xi, oi, v] if k["inner"] == "pixels" else [oi, yi, xi, v]
-    sch.reorder(*(loops[name] for name in ORDERS[k["order"]]), *tile)
+    sch.reorder(*(outer[name] for name in ORDERS[k["order"]]), *tile, *quad)
     mark(sch, kh)
     for loop in (iu, oi, yi, xi, *([kw] if k["unroll_kw"] else [])):
         sch.unroll(loop)
-    sch.vectorize(v)
+    if dot is None:
+        sch.vectorize(v)
     init = sch.decompose_reduction(sums, ic)
     unroll_tile(sch, sch.get_loops(init)[-4:])
+    if dot is not None:
+        sch.tensorize(v, dot)
 
 
 def _schedule_pad(problem: DirectProblem, sch: Schedule) -> None:
     if not has_block(sch, "pad"):
         return
-    if problem.plain_data:
+    if problem.plain_data and not problem.integer:
         loops = sch.get_loops(sch.get_sblock("pad"))
         sch.parallel(sch.fuse(*loops[:3]))
     else:

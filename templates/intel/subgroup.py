@@ -194,7 +194,7 @@ def _compute(problem: _Problem, epilogue: tuple[str, ...], k: Values) -> tirx.Pr
     weight = te.placeholder((b.all_out_blocks, b.in_blocks, *conv.kernel, LANES // size, LANES, size), name="weight")
     out_shape = (conv.batch, b.all_out_blocks, conv.out_height, conv.out_width, LANES)
     extra = epilogue_operands(epilogue, out_shape)
-    read = reader(problem, data, k["th"], tw=k["tw"], staged=True)
+    read = reader(problem, data, (k["th"], k["tw"]), staged=True)
     ic, kh = te.reduce_axis((0, b.in_blocks), "ic"), te.reduce_axis((0, conv.kernel[0]), "kh")
     kw, ii = te.reduce_axis((0, conv.kernel[1]), "kw"), te.reduce_axis((0, LANES), "ii")
 

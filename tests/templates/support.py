@@ -8,10 +8,11 @@ import numpy as np
 import tvm
 from tvm.target import Target
 
-from templates.epilogue import operands
+from templates.epilogue import OPERANDS, operands
+from templates.integers import Types
 from templates.lowering import build
 from templates.reference import Operands, random_operands, reference, relative_error
-from templates.template import AnchorTemplate
+from templates.template import AnchorTemplate, Layout
 from tuner.devices import cpu
 from tuning_db.record import Config, Workload
 
@@ -38,9 +39,14 @@ def at_cache_lines(array: np.ndarray) -> np.ndarray:
     return copy
 
 
+def _none_of(dtype: np.dtype) -> float | int:
+    """A value that no result should have: NaN, or a number that is easily told from others."""
+    return np.nan if np.issubdtype(dtype, np.floating) else 113
+
+
 def before_nothing(array: np.ndarray, device: tvm.runtime.Device) -> tvm.runtime.Tensor:
     """The array on a device, with values behind it that are no numbers: who takes one of them in gets none."""
-    behind = np.full(_FENCE, np.nan, array.dtype)
+    behind = np.full(_FENCE, _none_of(array.dtype), array.dtype)
     longer = tvm.runtime.tensor(np.concatenate([array.reshape(-1), behind]), device)
     return longer._create_view(array.shape)
 
@@ -71,12 +77,13 @@ class Compiled:
         """The result of the compiled function, in plain layout."""
         template, layouts = self.template, self.template.layouts(self.workload, self.target)
         extra = [
-            template.pack_bias(self.workload, self.target, array) if step == "bias" else layouts.out.pack(array)
+            self._packed(OPERANDS[step].shape, array, layouts.out)
             for step, array in zip(operands(self.workload.epilogue), inputs.extra, strict=True)
         ]
         weight = template.pack_weight(self.workload, self.target, self.config, inputs.weight)
         # Not zeros: an element that the kernel forgets must show.
-        empty = np.full(layouts.out.shape(shape), np.nan, self.workload.dtype)
+        dtype = Types.of(self.workload).out
+        empty = np.full(layouts.out.shape(shape), _none_of(np.dtype(dtype)), dtype)
         fenced = at_cache_lines(np.full(empty.size + 2 * _FENCE, 7.0, empty.dtype))
         out = self._on_device(empty, fenced)
         arrays = [layouts.data.pack(inputs.data), weight, *extra]
@@ -85,6 +92,12 @@ class Compiled:
         outside = np.concatenate([fenced[:_FENCE], fenced[-_FENCE:]])
         assert (outside == 7.0).all(), "the kernel wrote outside its output"
         return layouts.out.unpack(out.numpy(), shape[1])
+
+    def _packed(self, shape: str, array: np.ndarray, layout: Layout) -> np.ndarray:
+        """An operand of the epilogue as the function reads it."""
+        if shape == "channel":
+            return self.template.pack_bias(self.workload, self.target, array)
+        return layout.pack(array) if shape == "image" else array
 
     def _on_device(self, empty: np.ndarray, fenced: np.ndarray) -> tvm.runtime.Tensor:
         """The output on the device; on the host it lies in the middle of `fenced`."""

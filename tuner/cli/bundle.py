@@ -85,7 +85,7 @@ def make(
     check_parent_writable(output)
     with Output(as_json) as out:
         chosen, made_for = check_searcher(searcher or DEFAULT), _device(facts, device, threads)
-        tasks = load_tasks(network, out)
+        tasks = load_tasks(network, out, made_for.target)
         with open_db(db) as store:
             options = BundleOptions(chosen, configs, seed, no_winograd)
             count = make_bundle(

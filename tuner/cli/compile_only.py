@@ -13,6 +13,8 @@ from tuner.cli.tuning import Request
 from tuner.errors import BadInput, NothingMeasured
 
 if TYPE_CHECKING:
+    from tvm.target import Target
+
     from tuner.session import Task
 
 TargetOption = Annotated[
@@ -62,7 +64,7 @@ def compile_all(
     configs: int | None,
     request: Request,
     *,
-    make_tasks: Callable[[], Sequence[Task]],
+    make_tasks: Callable[[Target], Sequence[Task]],
     out: Output,
     **more: Any,
 ) -> None:
@@ -83,7 +85,7 @@ def compile_all(
     check_storage(request.dtype, profile.target(), profile.name)
     plugins = import_plugins(request.plugins)
     check_templates(request.only)
-    tasks = make_tasks()
+    tasks = make_tasks(profile.target())
 
     def show(check: TaskCheck) -> None:
         found = ", ".join(f"{count} {verdict}" for verdict, count in verdicts(check.reports).items())

@@ -45,7 +45,7 @@ def command(
         asked = Network(model)
         db, module = str(folder / "edgetune.db"), folder / f"{network}.tuned"
         request = Request("cpu", threads, None, None, seconds, None, db, seed, exact=False)
-        report = tune_tasks(request, lambda: load_tasks(asked, out), out)
+        report = tune_tasks(request, lambda target: load_tasks(asked, out, target), out)
         if report.stopped == "interrupted":
             finish(report, out)
         built = build_verified(BuildRequest(asked, module, "cpu", threads, db), out)

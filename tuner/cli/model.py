@@ -39,6 +39,8 @@ from tuner.cli.tuning import Request, finish, tune_tasks
 from tuner.errors import BadInput
 
 if TYPE_CHECKING:
+    from tvm.target import Target
+
     from tuner.session import Task
 
 EXAMPLES = (
@@ -98,8 +100,8 @@ def command(
         if profile is not None:
             raise BadInput(f"--placement {placement}: its devices are here: leave --target away")
 
-    def tasks() -> list[Task]:
-        return load_tasks(network, out, merged, None if placement is None else (placement, device))
+    def tasks(target: Target) -> list[Task]:
+        return load_tasks(network, out, target, merged, None if placement is None else (placement, device))
 
     with Output(as_json) as out:
         if profile is not None:

@@ -16,6 +16,8 @@ from tuner.cli.common import Output, check_dtype, check_file
 from tuner.errors import BadInput
 
 if TYPE_CHECKING:
+    from tvm.target import Target
+
     from tuner.devices import Device
     from tuner.graph import FusedGraph
     from tuner.module import Manifest
@@ -75,16 +77,16 @@ def _shape(text: str) -> tuple[str, tuple[int, ...]]:
 
 
 def load_tasks(
-    network: Network, out: Output, merged: bool = False, parts: tuple[Path, str] | None = None
+    network: Network, out: Output, target: Target, merged: bool = False, parts: tuple[Path, str] | None = None
 ) -> list[Task]:
-    """Return the tuning tasks of a network.
+    """Return the tuning tasks of a network on a target.
 
     `merged` adds those of merged kernels for its stages. `parts` is a placement's file and a device, and adds those of
     the parts of steps that the file gives the device. Raises BadInput for a network or a file that cannot be used.
     """
     from tuner.graph import merged_tasks, tasks_of
 
-    graph = load_graph(network, out)
+    graph = _load(network, out, [target])
     tasks = tasks_of(graph)
     more = merged_tasks(graph) if merged else []
     if parts is not None:
@@ -100,14 +102,20 @@ def load_graph(network: Network, out: Output, devices: Sequence[Device] = ()) ->
 
     Before that, BadInput is raised if one of `devices` cannot store values of the network's type.
     """
-    from tuner.cli.limits import memory_limited
     from tuner.devices import check_storage
-    from tuner.graph import fuse, halved, load_onnx
 
     for device in devices:
         check_storage(network.dtype, device.target, device.title)
+    return _load(network, out, [device.target for device in devices])
+
+
+def _load(network: Network, out: Output, targets: Sequence[Target]) -> FusedGraph:
+    from tuner.cli.limits import memory_limited
+    from tuner.graph import fuse, halved, load_onnx, multiplies_integers
+
     with memory_limited(network.file):
-        graph = fuse(load_onnx(network.file, shapes=network.shapes, batch=network.batch))
+        model = load_onnx(network.file, shapes=network.shapes, batch=network.batch)
+    graph = fuse(model, integers=network.dtype == "float32" and multiplies_integers(targets))
     for line in graph.model.remarks:
         out.remark(line)
     return halved(graph) if network.dtype == "float16" else graph

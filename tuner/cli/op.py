@@ -107,9 +107,9 @@ def command(
     with Output(as_json) as out:
         workload = _workload(operator, sizes, geometry, epilogue=_epilogue(epilogue), attrs=attrs or [], dtype=dtype)
         if profile is not None:
-            compile_all(profile, configs, request, make_tasks=lambda: _task(workload), out=out)
+            compile_all(profile, configs, request, make_tasks=lambda _: _task(workload), out=out)
         else:
-            finish(tune_tasks(request, lambda: _task(workload), out), out)
+            finish(tune_tasks(request, lambda _: _task(workload), out), out)
 
 
 def _workload(

@@ -13,6 +13,8 @@ from tuner.cli.progress import ProgressDisplay
 from tuner.errors import BadInput
 
 if TYPE_CHECKING:
+    from tvm.target import Target
+
     from tuner.session import SessionReport, Task
 
 
@@ -44,12 +46,12 @@ class Request:
     lease_seconds: float = DEFAULT_LEASE
 
 
-def tune_tasks(request: Request, make_tasks: Callable[[], Sequence[Task]], out: Output) -> SessionReport:
+def tune_tasks(request: Request, make_tasks: Callable[[Target], Sequence[Task]], out: Output) -> SessionReport:
     """Tune, show the table of tasks and return the report.
 
-    Everything is checked before the database is touched: the tasks (`make_tasks` loads them), the device, the
-    searcher, the toolchain. Raises TuneError or DatabaseError. After an interrupt the report says so, and `finish`
-    raises typer.Exit(130).
+    Everything is checked before the database is touched: the tasks (`make_tasks` loads those for a target), the
+    device, the searcher, the toolchain. Raises TuneError or DatabaseError. After an interrupt the report says so, and
+    `finish` raises typer.Exit(130).
     """
     from tuner.devices import check_storage, is_emulated, open_device
     from tuner.measure import MeasureOptions, check_ray, check_toolchain, open_runner
@@ -68,7 +70,7 @@ def tune_tasks(request: Request, make_tasks: Callable[[], Sequence[Task]], out: 
     if device.kind.is_remote and (vendors := [name for name in plugins if name.startswith("tuner.vendors.")]):
         raise BadInput(f"device {device.name}: other libraries' kernels run in this process: leave out {vendors[0]}")
     check_templates(request.only)
-    tasks = make_tasks()
+    tasks = make_tasks(device.target)
     check_toolchain(device.target)
     if request.ray is not None:
         check_ray(request.ray, device)

@@ -6,8 +6,10 @@ module.
 """
 
 from tuner.devices.stopwatch import COPY
-from tuner.graph.fusion.fuse import AnchorStep, FusedGraph, OperatorStep, TunedStep, fuse
+from tuner.graph.fusion.fuse import fuse
 from tuner.graph.fusion.half import halved
+from tuner.graph.fusion.integers import multiplies_integers
+from tuner.graph.fusion.steps import AnchorStep, FusedGraph, OperatorStep, TunedStep
 from tuner.graph.importers.load import load_exported, load_onnx
 from tuner.graph.importers.onnx.check import load_weights
 from tuner.graph.importers.onnx.dtypes import widen_singles
@@ -73,6 +75,7 @@ __all__ = [
     "lower_transform",
     "memory_as_operands",
     "merged_tasks",
+    "multiplies_integers",
     "operator_model",
     "plan_memory",
     "program_of",

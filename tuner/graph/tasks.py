@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tuner.graph.fusion.fuse import FusedGraph
+from tuner.graph.fusion.steps import FusedGraph
 from tuner.tasks import Task
 from tuning_db.record import Workload
 

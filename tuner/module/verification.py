@@ -10,10 +10,10 @@ from typing import Protocol
 import numpy as np
 from tvm.target import Target
 
-from templates.epilogue import operands
+from templates.epilogue import OPERANDS, operands
 from templates.operator import operator_named
-from templates.reference import Operands, reference, relative_error
-from templates.template import anchor_template
+from templates.reference import Operands, reference, relative_error, same_integers
+from templates.template import Layout, anchor_template
 from templates.workloads import anchor_of
 from tuner.errors import VerificationFailed
 from tuner.graph import AnchorStep, FusedGraph, OperatorStep, TunedStep
@@ -246,17 +246,24 @@ def _anchor_error(
     result = arrays[len(arrays) - operator.results + part.result]
     anchor = anchor_of(step.workload)
     channels = anchor.out_shape[1]
-    plain = []
-    for token, array in zip(operands(step.workload.epilogue), extra, strict=True):
-        value = step.bias if token == "bias" else layouts.out.unpack(array, channels)
-        assert value is not None
-        plain.append(value)
+    shapes = [OPERANDS[token].shape for token in operands(step.workload.epilogue)]
+    plain = [_unpacked(array, shape, layouts.out, channels) for shape, array in zip(shapes, extra, strict=True)]
     data = layouts.data.unpack(data, anchor.data_shape[1])
     wanted = reference(step.workload, Operands(data, step.weight, tuple(plain)))
     if layouts.out.block:
         blocks = layouts.out.shape(anchor.out_shape)[1]
         result = result[:, part.first_block : part.first_block + blocks]
-    return relative_error(layouts.out.unpack(result, channels), wanted)
+    result = layouts.out.unpack(result, channels)
+    if np.issubdtype(result.dtype, np.integer):
+        return 0.0 if same_integers(result, wanted) else float("inf")
+    return relative_error(result, wanted)
+
+
+def _unpacked(array: np.ndarray, shape: str, layout: Layout, channels: int) -> np.ndarray:
+    """Return an operand of an epilogue without the values that only fill it up."""
+    if shape == "channel":
+        return array.reshape(-1)[:channels]
+    return layout.unpack(array, channels) if shape == "image" else array
 
 
 def _blame(errors: Sequence[OperatorError]) -> str:

@@ -15,7 +15,7 @@ from templates.template import PLAIN, Layout
 from tuner.devices import Device
 from tuner.errors import BadInput
 from tuner.graph import Alone, DevicePlan, FusedGraph, lower_alone
-from tuner.graph.fusion.fuse import AnchorStep, PlainStep, Step, reads_of
+from tuner.graph.fusion.steps import AnchorStep, PlainStep, Step, reads_of
 from tuner.graph.ir.bindings import dtype_of, shape_of
 from tuner.graph.ir.simplify import is_call
 from tuner.graph.layout.choice import Choice, Planned, Source

@@ -16,7 +16,7 @@ from tvm.target import Target
 
 from tuner.errors import BadInput
 from tuner.graph import DevicePlan, FusedGraph, TunedStep, runs_on
-from tuner.graph.fusion.fuse import PlainStep, Step
+from tuner.graph.fusion.steps import PlainStep, Step
 from tuner.graph.ir.bindings import operands
 from tuner.placement.memory import memory_on
 

@@ -11,7 +11,7 @@ from tvm.ir import Var
 
 from templates.template import PLAIN, Layout
 from tuner.graph import FusedGraph
-from tuner.graph.fusion.fuse import AnchorStep, OperatorStep, Step, reads_of
+from tuner.graph.fusion.steps import AnchorStep, OperatorStep, Step, reads_of
 from tuner.graph.ir.bindings import operands
 from tuner.graph.ir.simplify import constant
 

@@ -18,7 +18,7 @@ from templates.template import search_space
 from tuner.devices import Device
 from tuner.errors import BadInput
 from tuner.graph import FusedGraph
-from tuner.graph.fusion.fuse import PlainStep, TunedStep
+from tuner.graph.fusion.steps import PlainStep, TunedStep
 from tuner.graph.layout.choice import Choice, Planned
 from tuner.graph.layout.plan import Form, Move
 from tuner.placement.exact import NetworkPlan

@@ -19,7 +19,7 @@ from templates.template import Layout
 from tuner.devices import Device
 from tuner.errors import last_line
 from tuner.graph import Alone, FusedGraph, lower_transform
-from tuner.graph.fusion.fuse import PlainStep, Step, TunedStep
+from tuner.graph.fusion.steps import PlainStep, Step, TunedStep
 from tuner.graph.ir.bindings import operands
 from tuner.placement.fallback import operator_of
 from tuner.placement.kernel_timing import computes, fitted_link

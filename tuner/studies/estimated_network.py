@@ -14,8 +14,8 @@ from tvm.ir import Var
 from templates.workloads import Conv2d, anchor_of, flop_of
 from tuner.devices import Device
 from tuner.graph import DevicePlan, FusedGraph, TunedStep, runs_on
-from tuner.graph.fusion.fuse import AnchorStep, Step, reads_of
 from tuner.graph.fusion.split import channels_of, reach_of, rows_of, unit_of
+from tuner.graph.fusion.steps import AnchorStep, Step, reads_of
 from tuner.graph.ir.bindings import shape_of
 from tuner.placement.fallback import alike, operator_of
 from tuner.placement.memory import bytes_of, weights_of

@@ -20,8 +20,8 @@ from tvm.ir import Var
 from tuner.devices import Device
 from tuner.errors import BadInput
 from tuner.graph import FusedGraph, tasks_of
-from tuner.graph.fusion.fuse import AnchorStep, reads_of
 from tuner.graph.fusion.split import ROWS, Share, Split, channels_of, joined, rows_of, split_steps, unit_of
+from tuner.graph.fusion.steps import AnchorStep, reads_of
 from tuner.placement.fallback import CPU, GPU
 from tuner.placement.memory import memory_on
 from tuner.studies.baselines.whole import whole

@@ -12,7 +12,7 @@ from templates.workloads import Conv2d, Dense, anchor_of
 from tests.tuner.graph.networks import Net
 from tuner.graph import FusedGraph
 from tuner.graph.fusion.activations import merge_clips
-from tuner.graph.fusion.fuse import PlainStep
+from tuner.graph.fusion.steps import PlainStep
 
 
 def epilogues(graph: FusedGraph) -> list[tuple[str, ...]]:

@@ -21,8 +21,8 @@ from tests.tuner.graph.test_placed import placed, run
 from tuner.devices import Device, open_device
 from tuner.errors import BadInput
 from tuner.graph import FusedGraph, Placed, PlacedOperator, tasks_of
-from tuner.graph.fusion.fuse import PlainStep
 from tuner.graph.fusion.split import Share, Split, channels_of, rows_of, split_steps, unit_of
+from tuner.graph.fusion.steps import PlainStep
 
 GPU, CPU = 0, 1
 

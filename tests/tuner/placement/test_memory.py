@@ -17,7 +17,7 @@ from tests.tuner.placement.test_exact import LINKS
 from tuner.devices import Device, open_device
 from tuner.errors import BadInput
 from tuner.graph import FusedGraph
-from tuner.graph.fusion.fuse import reads_of
+from tuner.graph.fusion.steps import reads_of
 from tuner.graph.layout.choice import rivals
 from tuner.placement.exact import plan_network
 from tuner.placement.fallback import CPU, GPU, fall_back

@@ -15,7 +15,7 @@ from tvm import relax
 from tvm.ir import Var
 
 from tuner.errors import BadInput
-from tuner.graph.fusion.fuse import AnchorStep, FusedGraph, OperatorStep, PlainStep, Step, reads_of
+from tuner.graph.fusion.steps import AnchorStep, FusedGraph, OperatorStep, PlainStep, Step, reads_of
 from tuner.graph.ir.bindings import dtype_of, with_leaves
 from tuner.graph.ir.simplify import as_constant, constant, is_call
 

@@ -24,7 +24,7 @@ from tvm.ir import Var
 
 from templates.workloads import Anchor, Conv2d, anchor_of, conv_of
 from tuner.errors import BadInput
-from tuner.graph.fusion.fuse import AnchorStep, FusedGraph, PlainStep, Step, alive_steps
+from tuner.graph.fusion.steps import AnchorStep, FusedGraph, PlainStep, Step, alive_steps
 from tuner.graph.ir.bindings import shape_of
 from tuner.graph.ir.simplify import as_constant, constant
 

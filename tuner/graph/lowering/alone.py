@@ -15,7 +15,7 @@ from tvm.target import Target
 
 from templates.template import PLAIN, Layout
 from tuner.errors import BadInput
-from tuner.graph.fusion.fuse import FusedGraph, Step, TunedStep
+from tuner.graph.fusion.steps import FusedGraph, Step, TunedStep
 from tuner.graph.ir.hashes import kernel_hash
 from tuner.graph.ir.simplify import is_call
 from tuner.graph.lowering.emit import Emitter, Forms, convert

@@ -18,7 +18,7 @@ from tvm.ir import GlobalVar, Range, TensorLoad, TensorRegion, Var
 
 from templates import default
 from templates.template import Layout
-from tuner.graph.fusion.fuse import FusedGraph, PlainStep, Step, reads_of
+from tuner.graph.fusion.steps import FusedGraph, PlainStep, Step, reads_of
 from tuner.graph.ir.bindings import shape_of
 from tuner.graph.ir.hashes import WHOLE, kernel_hash
 from tuner.graph.ir.simplify import is_call

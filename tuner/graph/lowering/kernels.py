@@ -13,7 +13,7 @@ from tvm.target import Target
 import vision_ops  # noqa: F401  (registers the built-in templates and operators)
 from templates.template import AnchorTemplate, Layouts, ScheduleError, default_config, template_named
 from tuner.errors import BadInput
-from tuner.graph.fusion.fuse import TunedStep
+from tuner.graph.fusion.steps import TunedStep
 from tuning_db.record import Config, Workload
 
 Choices = Mapping[Workload, Config | None]

@@ -15,13 +15,16 @@ from tvm import relax, tirx
 from tvm.ir import IRModule, Var
 from tvm.target import Target
 
+from templates.epilogue import OPERANDS, operands
+from templates.integers import INTEGERS, Types
 from templates.operator import operator_named
-from templates.template import PLAIN, Layout
+from templates.template import PLAIN, Layout, in_blocks
 from templates.workloads import anchor_of
 from tuner.errors import BadInput
-from tuner.graph.fusion.fuse import AnchorStep, FusedGraph, OperatorStep, PlainStep, Step, TunedStep
+from tuner.graph.fusion.steps import AnchorStep, FusedGraph, OperatorStep, PlainStep, Step, TunedStep
 from tuner.graph.ir.bindings import dtype_of, reshaped, shape_of
 from tuner.graph.ir.operators import output_types
+from tuner.graph.ir.simplify import constant
 from tuner.graph.lowering.blocked import emit_blocked
 from tuner.graph.lowering.concat import Joints, write
 from tuner.graph.lowering.emit import OPAQUE, Emitter, Forms
@@ -174,7 +177,7 @@ class _Lowering:
         function = self._emitter.function(key, lambda: kernel.func, name, OPAQUE)
         layout = kernel.layouts.out
         out = self._emitter.call(
-            function, arguments, layout.shape(anchor_of(step.workload).out_shape), step.workload.dtype
+            function, arguments, layout.shape(anchor_of(step.workload).out_shape), Types.of(step.workload).out
         )
         self.forms.put(
             step.out, out if layout.block else reshaped(self._emitter.builder, out, shape_of(step.out)), layout
@@ -190,16 +193,36 @@ class _Lowering:
         weight = kernel.template.pack_weight(step.workload, emitter.target, kernel.config, step.weight)
         arguments = [data, emitter.constant(weight)]
         extras = list(step.extras)
-        for token in step.workload.epilogue:
+        for token in operands(step.workload.epilogue):
             if token == "bias":
                 assert step.bias is not None
                 arguments.append(emitter.constant(kernel.template.pack_bias(step.workload, emitter.target, step.bias)))
-            elif token == "add":
+            elif OPERANDS[token].shape == "image":
                 extra = self.forms.get(extras.pop(0), layouts.out)
                 arguments.append(reshaped(self._emitter.builder, extra, layouts.out.shape(anchor.out_shape)))
+            else:
+                channels = OPERANDS[token].shape == "channel"
+                arguments.append(self._operand(extras.pop(0), layouts.out.block if channels else 0))
         return arguments
 
+    def _operand(self, expr: Any, block: int) -> Any:
+        """Return a tensor that is no image. If it has one value per channel and the output is blocked, it is (blocks,
+        lanes), filled up with zeros."""
+        value, builder = constant(expr), self._emitter.builder
+        if value is not None:
+            return self._emitter.constant(in_blocks(value, block))
+        expr = self.forms.get(expr, PLAIN)
+        if not block:
+            return expr
+        (channels,) = shape_of(expr) or (0,)
+        blocks = -(-channels // block)
+        if channels % block:
+            expr = builder.emit(relax.op.nn.pad(expr, [0, blocks * block - channels]))
+        return reshaped(builder, expr, (blocks, block))
+
     def _without_template(self, step: AnchorStep) -> None:
+        if step.workload.dtype == INTEGERS:
+            raise BadInput(f"node {step.node!r}: no template multiplies its integers")
         anchor = anchor_of(step.workload)
         data = reshaped(self._emitter.builder, self.forms.get(step.data, PLAIN), anchor.data_shape)
         extras = [reshaped(self._emitter.builder, self.forms.get(e, PLAIN), anchor.out_shape) for e in step.extras]

@@ -21,10 +21,11 @@ from tvm import tirx
 from tvm.ir import Range, TensorLoad, Var
 from tvm.s_tir import SBlock
 
+from templates.integers import INTEGERS
 from templates.rewrite import block_with
 from templates.template import ScheduleError
 from templates.workloads import Conv2d, conv_of
-from tuner.graph.fusion.fuse import AnchorStep, FusedGraph
+from tuner.graph.fusion.steps import AnchorStep, FusedGraph
 from tuner.graph.lowering.concat import into_slice
 from tuner.tasks import Task
 from tuning_db.record import Workload
@@ -35,7 +36,7 @@ T = TypeVar("T")
 def merge_kind(step: AnchorStep) -> Hashable:
     """Return the kind of a step. Convolutions of the same data and of equal kinds can be computed as one. A step whose
     kind is None can be merged with no other."""
-    if step.workload.op != "conv2d" or step.extras:
+    if step.workload.op != "conv2d" or step.workload.dtype == INTEGERS or step.extras:
         return None
     conv = conv_of(step.workload)
     if conv.groups != 1 or conv.dilation != (1, 1):

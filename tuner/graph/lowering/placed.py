@@ -28,7 +28,7 @@ from tvm.target import Target
 
 from templates.template import PLAIN, Layout
 from tuner.devices.stopwatch import COPY
-from tuner.graph.fusion.fuse import AnchorStep, FusedGraph, Step, TunedStep, reads_of
+from tuner.graph.fusion.steps import AnchorStep, FusedGraph, Step, TunedStep, reads_of
 from tuner.graph.ir.bindings import Bindings, operands
 from tuner.graph.ir.simplify import constant
 from tuner.graph.layout.choice import Choice

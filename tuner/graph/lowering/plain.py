@@ -13,8 +13,8 @@ from tvm import relax
 
 from templates.epilogue import parse
 from templates.workloads import Conv2d, anchor_of
-from tuner.graph.fusion.fuse import AnchorStep, PlainStep
 from tuner.graph.fusion.half import is_exact
+from tuner.graph.fusion.steps import AnchorStep, PlainStep
 from tuner.graph.ir.bindings import dtype_of, with_leaves
 from tuner.graph.lowering.emit import Emitter, Forms
 

@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from templates.epilogue import parse
+from templates.integers import INTEGERS
 from templates.reference import Operands, random_operands
 from tuning_db.record import Workload
 
-PLAIN, SPARSE, NAN = "plain", "sparse", "nan"
+PLAIN, SPARSE, NAN, FULL, FRESH = "plain", "sparse", "nan", "full", "fresh"
 _NANS = 3  # values that are NaN, or all values if there are fewer
 _SCALES_WITH_ITS_INPUT = frozenset({"bias", "add", "relu", "leaky_relu"})
 
@@ -43,6 +44,8 @@ NORMAL = Kind("normal")
 def anchor_kinds(epilogue: Sequence[str], dtype: str, denormals: bool, seed: int) -> tuple[Kind, ...]:
     """Return all kinds for a convolution or a dense layer, in the order in which a kernel is called with them.
     `denormals` says whether the device keeps denormal numbers. `seed` decides the factor of the kind "small"."""
+    if dtype == INTEGERS:
+        return NORMAL, Kind(FULL, base=FULL), Kind("zero", base=SPARSE), Kind(FRESH, base=FRESH, poisoned=False)
     half = dtype == "float16"
     scales = all(parse(text)[0] in _SCALES_WITH_ITS_INPUT for text in epilogue)
     large = 1024.0 if scales and not half else 32.0
@@ -60,8 +63,15 @@ def anchor_kinds(epilogue: Sequence[str], dtype: str, denormals: bool, seed: int
 def anchor_operands(workload: Workload, seed: int) -> dict[str, Operands]:
     """Return the random operands by the `base` of kinds; all of them have the same weight. Those of "nan" come from
     another seed, and some of their data are NaN. In "sparse" all data are zero but one value, which is in the last
-    image."""
+    image. Integers have, beside others of the whole range, data that all have the largest value ("full")."""
     plain, fresh = random_operands(workload, seed), random_operands(workload, seed + 1)
+    if workload.dtype == INTEGERS:
+        return {
+            PLAIN: plain,
+            FULL: replace(plain, data=np.full_like(plain.data, np.iinfo(plain.data.dtype).max)),
+            SPARSE: replace(plain, data=np.zeros_like(plain.data)),
+            FRESH: replace(fresh, weight=plain.weight),
+        }
     spoiled = fresh.data.copy()
     places = np.random.default_rng(seed).integers(0, max(1, spoiled.size), min(_NANS, spoiled.size))
     spoiled.reshape(-1)[places] = np.nan

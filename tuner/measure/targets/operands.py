@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,8 +16,10 @@ import tvm
 from tvm.target import Target
 
 from templates import reference
-from templates.epilogue import apply_numpy, operands
+from templates.epilogue import OPERANDS, apply_numpy, operands
+from templates.integers import SUMS, Types
 from templates.operator import operator_named
+from templates.template import PLAIN as PLAIN_LAYOUT
 from templates.template import AnchorTemplate, Layout, anchor_template
 from templates.workloads import anchor_of, is_anchor
 from tuner.measure.targets.cold_weights import ColdWeight
@@ -25,7 +28,8 @@ from tuner.measure.targets.kinds import NAN, NORMAL, PLAIN, Kind, anchor_kinds, 
 from tuner.measure.targets.operand import Operand
 from tuning_db.record import Config, Failure, FailureKind, Workload, tolerance_of
 
-_FILLER = 0.75  # value of channels that only fill up a block: templates must not rely on zeros there
+# Values of channels that only fill up a block: templates must not rely on zeros there.
+_FILLER, _WHOLE_FILLER = 0.75, 77
 _PACKED_KEPT = 8
 _GUARDED_WEIGHTS = 2
 _GUARDED_BYTES = 64 << 20  # larger weights get no guarded copy, which would not fit everywhere
@@ -36,7 +40,8 @@ def _filled(layout: Layout, plain: np.ndarray) -> np.ndarray:
     packed = layout.pack(plain)
     channels = plain.shape[1]
     if layout.block and channels % layout.block:
-        packed[:, -1, ..., channels % layout.block :] = _FILLER
+        whole = np.issubdtype(packed.dtype, np.integer)
+        packed[:, -1, ..., channels % layout.block :] = _WHOLE_FILLER if whole else _FILLER
     return packed
 
 
@@ -159,6 +164,8 @@ class AnchorOperands:
         extra = [self._extra(kind, i).astype(np.float64) for i in range(len(self._steps))]
         with np.errstate(over="ignore", invalid="ignore"):
             found = apply_numpy(self.workload.epilogue, sums * kind.factor, extra)
+        if Types.of(self.workload).out == SUMS:
+            return found
         return found.astype(np.float32)  # has enough digits, takes half the memory, is compared in a fifth of the time
 
     def _extra(self, kind: Kind, step: int) -> np.ndarray:
@@ -196,8 +203,8 @@ class AnchorOperands:
             self._tensors[key] = self._executor.operand(_filled(layout, plain()), written=name == "out")
         return self._tensors[key]
 
-    def _bias(self, template: AnchorTemplate, kind: Kind, step: int) -> Operand:
-        key = f"bias{step}", kind.name, template.name
+    def _by_channel(self, template: AnchorTemplate, kind: Kind, step: int) -> Operand:
+        key = f"channel{step}", kind.name, template.name
         if key not in self._tensors:
             packed = template.pack_bias(self.workload, self._target, self._extra(kind, step))
             self._tensors[key] = self._executor.operand(packed)
@@ -212,17 +219,15 @@ class AnchorOperands:
             "weight": weight,
         }
         for i, step in enumerate(self._steps):
-            if step == "bias":
-                made[f"bias{i}"] = self._bias(template, kind, i)
+            shape = OPERANDS[step].shape
+            if shape == "channel":
+                made[f"{step}{i}"] = self._by_channel(template, kind, i)
+            elif shape != "image":
+                made[f"{step}{i}"] = self._tensor(f"{step}{i}", kind.name, PLAIN_LAYOUT, partial(self._extra, kind, i))
             else:
-                made[f"{step}{i}"] = self._tensor(
-                    f"{step}{i}",
-                    kind.name,
-                    layouts.out,
-                    lambda i=i: self._extra(kind, i),  # type: ignore[misc]
-                )
-        shape = anchor_of(self.workload).out_shape
-        made["out"] = self._tensor("out", "", layouts.out, lambda: np.zeros(shape, self.workload.dtype))
+                made[f"{step}{i}"] = self._tensor(f"{step}{i}", kind.name, layouts.out, partial(self._extra, kind, i))
+        size, dtype = anchor_of(self.workload).out_shape, Types.of(self.workload).out
+        made["out"] = self._tensor("out", "", layouts.out, lambda: np.zeros(size, dtype))
         return made
 
     def error(self, template: AnchorTemplate, out: Any, kind: Kind = NORMAL) -> float:
@@ -236,6 +241,8 @@ class AnchorOperands:
             expected = self._laid_out(kind, layout)
         if kind.base == NAN and template.spreads_nan:
             expected = np.where(np.isnan(result), np.float32(np.nan), expected)
+        if np.issubdtype(result.dtype, np.integer):
+            return 0.0 if reference.same_integers(result, expected) else float("inf")
         return reference.relative_error(result, expected)
 
     def _laid_out(self, kind: Kind, layout: Layout) -> np.ndarray:

@@ -15,7 +15,7 @@ from tvm.ir import Var
 from templates.template import PLAIN, Layout
 from tuner import zoo
 from tuner.graph import fuse, load_onnx
-from tuner.graph.fusion.fuse import AnchorStep, FusedGraph, reads_of
+from tuner.graph.fusion.steps import AnchorStep, FusedGraph, reads_of
 from tuner.graph.layout.plan import Form, Moving, Node, State, greedy, plan, seconds_of
 
 LAYOUTS = PLAIN, Layout(8), Layout(16)

@@ -22,6 +22,7 @@ from tuner.graph.importers.onnx.rewrites.writer import (
 )
 
 _EXACT = 2**24  # integers up to here are float32 values
+WHOLE = "Whole"  # our operator that converts a whole number in floating point, within the range of int32, to int32
 _RANGES = {
     TensorProto.INT4: (-8, 7), TensorProto.UINT4: (0, 15), TensorProto.INT2: (-2, 1), TensorProto.UINT2: (0, 3),
     TensorProto.INT8: (-128, 127), TensorProto.UINT8: (0, 255), TensorProto.INT16: (-32768, 32767),
@@ -229,45 +230,35 @@ def _most(writer: NodeWriter, name: str, zero: str) -> np.ndarray:
 
 
 def _conv_integer(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
-    """Write the convolution in parts of the input channels, each of which has an exact sum."""
+    """Write the convolution of differences. Its sums are exact: see `tuner.graph.ir.integers`."""
     operands, shape = _integer_product(writer, node, (1, 0)), writer.shape(node.input[1])
-    if operands is None or shape is None:
+    if operands is None or shape is None or writer.shape(node.output[0]) is None:
         return None
-    attrs = chosen_attributes(node, *WINDOW)
-    largest = int(_most(writer, node.input[1], operand(node, 3)).reshape(shape[0], -1).sum(1).max()) * 255
-    parts = min(-(-largest // _EXACT) * (2 if largest > _EXACT else 1), shape[1])
-    if parts <= 1:
-        return [writer.cast(writer.add("Conv", *operands, **attrs), TensorProto.INT32)]
-    if attrs.get("group", 1) != 1:
-        return None
-    sizes = [len(part) for part in np.array_split(np.arange(shape[1]), parts)]
-    pieces = zip(writer.split(operands[0], 1, sizes), writer.split(operands[1], 1, sizes), strict=True)
-    return [_added(writer, [writer.add("Conv", a, b, **attrs) for a, b in pieces])]
+    largest = int(_most(writer, node.input[1], operand(node, 3)).reshape(shape[0], -1).sum(1).max(initial=0)) * 255
+    sums = writer.add("Conv", *_wide(writer, operands, largest), **chosen_attributes(node, *WINDOW))
+    return [_whole(writer, sums, node)]
 
 
 def _matmul_integer(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
-    """Write the product in parts of the axis that is summed over, each of which has an exact sum."""
+    """Write the product of differences. Its sums are exact."""
     operands, shape = _integer_product(writer, node, (-2, -1)), writer.shape(node.input[1])
-    if operands is None or shape is None or writer.shape(node.input[0]) is None:
+    if operands is None or shape is None or writer.shape(node.output[0]) is None:
         return None
     inner = shape[-2] if len(shape) > 1 else shape[0]
-    axis = -2 if len(shape) > 1 else 0
-    parts = -(-inner * 255 * int(_most(writer, node.input[1], operand(node, 3)).max(initial=0)) // _EXACT)
-    if parts <= 1:
-        return [writer.cast(writer.add("MatMul", *operands), TensorProto.INT32)]
-    sizes = [len(part) for part in np.array_split(np.arange(inner), min(parts, inner))]
-    left = writer.split(operands[0], len(writer.shape(node.input[0]) or (1,)) - 1, sizes)
-    right = writer.split(operands[1], len(shape) + axis if axis < 0 else 0, sizes)
-    return [_added(writer, [writer.add("MatMul", a, b) for a, b in zip(left, right, strict=True)])]
+    largest = inner * 255 * int(_most(writer, node.input[1], operand(node, 3)).max(initial=0))
+    return [_whole(writer, writer.add("MatMul", *_wide(writer, operands, largest)), node)]
 
 
-def _added(writer: NodeWriter, parts: Sequence[str]) -> str:
-    """Return the sum, in int32, of exact sums in float32."""
-    whole = [writer.cast(part, TensorProto.INT32) for part in parts]
-    total = whole[0]
-    for part in whole[1:]:
-        total = writer.add("Add", total, part)
-    return total
+def _wide(writer: NodeWriter, operands: Sequence[str], largest: int) -> Sequence[str]:
+    """Return operands in float64 if their sums, of which `largest` is the largest, could be rounded in float32."""
+    return operands if largest <= _EXACT else [writer.cast(name, TensorProto.DOUBLE) for name in operands]
+
+
+def _whole(writer: NodeWriter, sums: str, node: onnx.NodeProto) -> str:
+    """Convert exact sums to int32."""
+    shape = writer.shape(node.output[0])
+    assert shape is not None
+    return writer.add_own(WHOLE, [sums], [shape], elem_type=TensorProto.INT32)[0]
 
 
 def _dynamic_quantize_linear(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:

@@ -58,14 +58,22 @@ class NodeWriter:
         self.nodes.append(helper.make_node(kind, list(reads), results, name=results[0], **attributes))
         return results
 
-    def add_own(self, kind: str, reads: Sequence[str], shapes: Sequence[Shape], **attributes: Any) -> list[str]:
-        """Add a node of our domain, which a converter of ours takes, and return its float32 results of these shapes."""
+    def add_own(
+        self,
+        kind: str,
+        reads: Sequence[str],
+        shapes: Sequence[Shape],
+        elem_type: int = onnx.TensorProto.FLOAT,
+        **attributes: Any,
+    ) -> list[str]:
+        """Add a node of our domain, which a converter of ours takes, and return its results of these shapes and of this
+        type."""
         results = self.add_many(kind, reads, len(shapes), domain=EDGETUNE, **attributes)
         if all(entry.domain != EDGETUNE for entry in self.model.opset_import):
             self.model.opset_import.append(helper.make_opsetid(EDGETUNE, 1))
         types = zip(results, shapes, strict=True)  # onnx cannot infer them
         self.model.graph.value_info.extend(
-            helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape) for name, shape in types
+            helper.make_tensor_value_info(name, elem_type, shape) for name, shape in types
         )
         return results
 

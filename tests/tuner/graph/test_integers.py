@@ -1,0 +1,135 @@
+"""Products of 8-bit integers become anchors that multiply integers, with the numbers that onnxruntime gives."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import TensorProto
+
+from templates.cpu.dot_products import has_dot_products
+from templates.integers import INTEGERS
+from tests.templates.support import host_target
+from tests.tuner.graph.networks import Net, random_inputs, run
+from tuner.graph import AnchorStep, fuse, load_onnx, multiplies_integers
+
+needs_dot_products = pytest.mark.skipif(not has_dot_products(host_target()), reason="the processor has no dot products")
+
+
+def _whole(net: Net, *shape: int, dtype: type, low: int | None = None, high: int | None = None) -> str:
+    limits = np.iinfo(dtype)
+    low, high = limits.min if low is None else low, limits.max if high is None else high
+    return net.constant(net.rng.integers(low, high, shape, dtype, endpoint=True))
+
+
+def _convolution(net: Net, weight: str, zero: str, shape: tuple[int, ...] = (1, 24, 9, 7), **attributes: object) -> str:
+    """What a dynamic quantiser makes of a convolution with a bias and SiLU."""
+    x, channels = net.input(*shape), 20
+    data = net.op("DynamicQuantizeLinear", x, outputs=3)
+    sums = net.op("ConvInteger", data, weight, f"{data}_2", zero, **attributes)
+    factor = net.op("Mul", f"{data}_1", net.scalar(0.013))
+    bias = net.constant((net.rng.standard_normal(channels) * 10).astype(np.float32))
+    steps = net.op("Cast", net.op("Floor", net.op("Div", bias, factor)), to=TensorProto.INT32)
+    whole = net.op("Add", sums, net.op("Reshape", steps, net.constant(np.array([1, channels, 1, 1]))))
+    real = net.op("Mul", net.op("Cast", whole, to=TensorProto.FLOAT), factor)
+    return net.op("Mul", real, net.op("Sigmoid", real))
+
+
+def _assert_as_onnxruntime(net: Net, folder, *outputs: str, integers: bool = True) -> list[AnchorStep]:
+    path = net.save_untyped(folder / "net.onnx", *outputs)
+    graph = fuse(load_onnx(path), integers=integers)
+    inputs = random_inputs(graph)
+    wanted = onnxruntime.InferenceSession(str(path)).run(list(outputs), inputs)
+    results = run(graph, host_target(), inputs)
+    for name, value in zip(outputs, wanted, strict=True):
+        assert results[name].dtype == value.dtype
+        if np.issubdtype(value.dtype, np.integer):
+            np.testing.assert_array_equal(results[name], value)
+        else:
+            np.testing.assert_allclose(results[name], value, rtol=1e-5, atol=1e-5 * np.abs(value).max())
+    return list(graph.anchors)
+
+
+@needs_dot_products
+@pytest.mark.parametrize("zero", [0, 128, 178, 255])
+def test_dynamic_convolution(zero: int, tmp_path) -> None:
+    """Weights of uint8 fit into int8 once they are lessened by a number; the window's sums make good for it."""
+    net = Net(seed=zero)
+    out = _convolution(
+        net, _whole(net, 20, 24, 3, 3, dtype=np.uint8), net.constant(np.array(zero, np.uint8)), pads=[1] * 4
+    )
+    (integer, *_) = [a for a in _assert_as_onnxruntime(net, tmp_path, out) if a.workload.dtype == INTEGERS]
+    more = ["window"] if zero != 128 else []
+    assert list(integer.workload.epilogue) == ["border", "offset", *more, "real", "scale", "silu"]
+
+
+@needs_dot_products
+def test_dynamic_convolution_with_signed_weights(tmp_path) -> None:
+    net = Net(seed=3)
+    weight = _whole(net, 20, 24, 3, 3, dtype=np.int8)
+    out = _convolution(net, weight, net.constant(np.array(0, np.int8)), strides=[2, 2], pads=[0, 1, 1, 0])
+    (integer,) = _assert_as_onnxruntime(net, tmp_path, out)
+    assert list(integer.workload.epilogue) == ["border", "offset", "real", "scale", "silu"]
+
+
+@needs_dot_products
+def test_dynamic_convolution_of_a_first_layer(tmp_path) -> None:
+    net = Net(seed=4)
+    weight = _whole(net, 20, 3, 5, 5, dtype=np.int8)
+    out = _convolution(net, weight, net.constant(np.array(0, np.int8)), (2, 3, 12, 11), pads=[2] * 4)
+    assert [a.workload.dtype for a in _assert_as_onnxruntime(net, tmp_path, out)] == [INTEGERS]
+
+
+def test_without_dot_products_products_are_computed_in_float32(tmp_path) -> None:
+    net = Net(seed=5)
+    weight = _whole(net, 20, 24, 3, 3, dtype=np.uint8)
+    out = _convolution(net, weight, net.constant(np.array(121, np.uint8)), pads=[1] * 4)
+    assert {a.workload.dtype for a in _assert_as_onnxruntime(net, tmp_path, out, integers=False)} == {"float32"}
+
+
+@pytest.mark.parametrize("integers", [False, pytest.param(True, marks=needs_dot_products)])
+@pytest.mark.parametrize("kind", [np.uint8, np.int8])
+def test_sums_beyond_what_float32_holds_are_exact(integers: bool, kind: type, tmp_path) -> None:
+    """1,500 products of up to 255 * 128 are summed to up to 49 million."""
+    net = Net(seed=6)
+    x = net.input(4, 1500)
+    data = net.op("DynamicQuantizeLinear", x, outputs=3)
+    weight = _whole(net, 1500, 40, dtype=kind, low=np.iinfo(kind).max - 3)
+    out = net.op("MatMulInteger", data, weight, f"{data}_2", net.constant(np.array(0 if kind == np.int8 else 2, kind)))
+    anchors = _assert_as_onnxruntime(net, tmp_path, out, integers=integers)
+    assert {a.workload.dtype for a in anchors} == ({INTEGERS} if integers else {"float32"})
+    assert integers or len(anchors) > 1  # parts, each of which has an exact sum
+
+
+@needs_dot_products
+def test_signed_data_and_a_zero_point_in_a_quantised_convolution(tmp_path) -> None:
+    net = Net(seed=7)
+    x = net.input(1, 16, 8, 8)
+    scale, point = net.scalar(0.02), net.constant(np.array(-5, np.int8))
+    data = net.op("QuantizeLinear", x, scale, point)
+    weight, steps = _whole(net, 32, 16, 3, 3, dtype=np.int8), net.constant(np.full(32, 0.003, np.float32))
+    reads = [data, scale, point, weight, steps, net.constant(np.zeros(32, np.int8)), net.scalar(0.1), point]
+    out = net.op("QLinearConv", *reads, pads=[1] * 4)
+    path = net.save_untyped(tmp_path / "net.onnx", out)
+    graph = fuse(load_onnx(path), integers=True)
+    assert [a.workload.dtype for a in graph.anchors] == [INTEGERS]
+    inputs = random_inputs(graph)
+    (wanted,) = onnxruntime.InferenceSession(str(path)).run([out], inputs)
+    off = np.abs(run(graph, host_target(), inputs)[out].astype(int) - wanted)
+    assert off.max() <= 1
+    assert np.count_nonzero(off) <= off.size / 1000
+
+
+@needs_dot_products
+def test_grouped_convolutions_stay_in_float32(tmp_path) -> None:
+    net = Net(seed=8)
+    weight = _whole(net, 20, 6, 3, 3, dtype=np.int8)
+    out = _convolution(net, weight, net.constant(np.array(0, np.int8)), pads=[1] * 4, group=4)
+    assert [a.workload.dtype for a in _assert_as_onnxruntime(net, tmp_path, out)] == ["float32"]
+
+
+def test_integers_are_for_one_cpu_that_multiplies_them() -> None:
+    target = host_target()
+    assert multiplies_integers([target]) == has_dot_products(target)
+    assert not multiplies_integers([target, target])
+    assert not multiplies_integers([])

@@ -1,0 +1,276 @@
+"""Make anchors of the products of 8-bit integers, with their epilogues. Start at `integer_steps`.
+
+The kernels multiply uint8 data by int8 weights (`templates.integers`). Signed data are moved up by 128, together with
+their zero point. Weights that do not fit into int8 are lessened by a number t that makes them fit; then t times the sum
+of the data below the kernel, which the token "window" adds, is still missing. The zero point of the data times the sum
+of the weights is a number per channel, which the token "offset" subtracts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import numpy as np
+from tvm import relax
+from tvm.ir import Var
+from tvm.target import Target
+
+from templates.cpu.dot_products import has_dot_products
+from templates.integers import INTEGERS, SUMS
+from templates.workloads import Conv2d, Dense
+from tuner.graph.fusion.chain import Anchor, Chain
+from tuner.graph.fusion.steps import AnchorStep, PlainStep, Step
+from tuner.graph.ir.bindings import Bindings, dtype_of, shape_of
+from tuner.graph.ir.integers import IntegerProduct
+from tuner.graph.ir.model import Model
+from tuner.graph.ir.simplify import as_constant, constant, is_call
+
+_SIGNED = 128  # moves int8 to uint8
+_REALS = ("float32", "float64")
+
+
+def multiplies_integers(targets: Sequence[Target]) -> bool:
+    """Tell whether what is built for these targets multiplies integers: one CPU that has instructions for it."""
+    return len(targets) == 1 and has_dot_products(targets[0])
+
+
+def fits(product: IntegerProduct) -> bool:
+    """Tell whether a product can become an anchor of integers, which has no groups."""
+    return product.middle is not None and product.groups == 1
+
+
+@dataclass(eq=False)
+class _Operands:
+    """Makes the plain steps that compute operands of an anchor's epilogue."""
+
+    node: str
+    steps: list[PlainStep] = field(default_factory=list)
+
+    def emit(self, value: Any) -> Var:
+        """Add a step that computes a call of a Relax operator."""
+        value = relax.BlockBuilder().normalize(value)
+        out = relax.Var(f"{self.node}_{len(self.steps)}", value.ty)
+        self.steps.append(PlainStep(self.node, value, out))
+        return out
+
+    def typed(self, expr: Any, dtype: str) -> Any:
+        return expr if dtype_of(expr) == dtype else self.emit(relax.op.astype(expr, dtype))
+
+    def shaped(self, expr: Any, shape: Sequence[int]) -> Any:
+        return expr if shape_of(expr) == tuple(shape) else self.emit(relax.op.reshape(expr, shape))
+
+    def along(self, expr: Any, channels: int) -> Any:
+        """Return an expression of one value, or of one per channel, as a tensor with the shape (channels,)."""
+        if prod(shape_of(expr) or ()) == channels:
+            return self.shaped(expr, (channels,))
+        return self.emit(relax.op.broadcast_to(self.shaped(expr, (1,)), (channels,)))
+
+    def added(self, one: Any, other: Any) -> Any:
+        """Return the sum of two expressions of the same shape. Constants are added at once."""
+        if one is None:
+            return other
+        first, second = constant(one), constant(other)
+        if first is not None and second is not None:
+            return as_constant(first + second)
+        return self.emit(relax.op.add(one, other))
+
+    def multiplied(self, one: Any, other: Any) -> Any:
+        """Return the product of two expressions of the same shape. Constants are multiplied at once."""
+        first, second = constant(one), constant(other)
+        if first is not None and second is not None:
+            return as_constant(first * second)
+        return self.emit(relax.op.multiply(one, other))
+
+
+@dataclass(eq=False)
+class _IntegerChain(Chain):
+    """A chain that begins with whole numbers. `offset` is an int32 value per channel that they are still to be added.
+    `whole` is true until they have become real numbers."""
+
+    make: _Operands = field(default_factory=lambda: _Operands(""))
+    offset: Any = None
+    whole: bool = True
+
+    def follow(self) -> None:
+        while self._conversion() or self._added_number():
+            pass
+        while self._activation() or self._scaled() or self._bias():
+            pass
+        while self._residual() or self._activation():
+            pass
+
+    @property
+    def channels(self) -> int:
+        return self.anchor.kind.out_shape[1]
+
+    def _conversion(self) -> bool:
+        """Follow a conversion of the whole numbers to another type, which all have room for them."""
+        following = self._next()
+        if not self.whole or following is None or not is_call(following[1], "astype"):
+            return False
+        user, call = following
+        if dtype_of(call) not in (SUMS, *_REALS):
+            return False
+        return self._advance(user)
+
+    def _added_number(self) -> bool:
+        """Follow the addition of a whole number per channel."""
+        following = self._next()
+        if not self.whole or following is None or not is_call(following[1], "add") or dtype_of(self.end) != SUMS:
+            return False
+        user, call = following
+        other = self._per_channel_operand(call)
+        if other is None:
+            return False
+        self.offset = self.make.added(self.offset, self.make.along(other, self.channels))
+        return self._advance(user)
+
+    def _per_channel_operand(self, call: Any) -> Any:
+        """Return the operand of a call beside the chain's end, if it has one value or one per channel."""
+        other = call.args[1] if self.end.same_as(call.args[0]) else call.args[0]
+        own, shape = shape_of(other), shape_of(self.end)
+        if own is None or shape is None or len(own) > len(shape) or dtype_of(other) != dtype_of(self.end):
+            return None
+        channel = 1 if isinstance(self.anchor.kind, Conv2d) else len(shape) - 1
+        wide = (1,) * (len(shape) - len(own)) + own
+        alone = all(size == 1 for axis, size in enumerate(wide) if axis != channel)
+        return other if alone and wide[channel] in (1, self.channels) else None
+
+    def _real(self) -> bool:
+        """Tell whether the chain's end is of float32. The sums become real numbers where it is first asked for."""
+        if dtype_of(self.end) != "float32":
+            return False
+        if self.whole:
+            self.tokens.append("real")
+            self.whole = False
+        return True
+
+    def _scaled(self) -> bool:
+        """Follow a multiplication by a number, or by one per channel."""
+        following = self._next()
+        if following is None or not is_call(following[1], "multiply") or dtype_of(self.end) != "float32":
+            return False
+        user, call = following
+        factor = self._per_channel_operand(call)
+        if factor is None or not self._real():
+            return False
+        known = self._known(factor)
+        factor = self.make.along(factor, self.channels) if known is None else known
+        if self.tokens[-1] == "scale":
+            self.extras[-1] = self.make.multiplied(self.extras[-1], factor)
+        else:
+            self.tokens.append("scale")
+            self.extras.append(factor)
+        return self._advance(user)
+
+    def _known(self, expr: Any) -> Any:
+        """Return a constant of one value, or of one per channel, as a constant with the shape (channels,)."""
+        value = constant(expr)
+        if value is None:
+            return None
+        return as_constant(np.ascontiguousarray(np.broadcast_to(value.reshape(-1), (self.channels,))))
+
+    def _bias(self) -> bool:
+        """Follow the addition of a constant per channel, of which an epilogue may have one."""
+        following = self._next()
+        if following is None or self.shift is not None or not is_call(following[1], "add", "subtract"):
+            return False
+        user, call = following
+        if dtype_of(self.end) != "float32" or (
+            call.op.name.endswith("subtract") and not self.end.same_as(call.args[0])
+        ):
+            return False
+        value = self._per_channel(call.args[1] if self.end.same_as(call.args[0]) else call.args[0])
+        if value is None or not self._real():
+            return False
+        self.shift = -value if call.op.name.endswith("subtract") else value
+        self.tokens.append("bias")
+        return self._advance(user)
+
+    def _activation(self) -> bool:
+        return dtype_of(self.end) == "float32" and super()._activation()
+
+    def _residual(self) -> bool:
+        return dtype_of(self.end) == "float32" and super()._residual()
+
+
+def integer_steps(
+    graph: Bindings, claimed: set[int], product: IntegerProduct, anchor: Anchor, model: Model
+) -> tuple[list[int], list[Step]] | None:
+    """Return the bindings that an anchor of integers takes in, and its steps: those that make its operands, and the
+    anchor itself. Return None if its result would be of a type that kernels do not write."""
+    at = graph.index[anchor.out]
+    node = model.node_names.get(anchor.out.name, anchor.out.name)
+    chain = _IntegerChain(graph, claimed, anchor, [at], make=_Operands(anchor.out.name))
+    chain.follow()
+    if not chain._real() and dtype_of(chain.end) != SUMS:
+        return None
+    weight, tokens, extras = _of_product(chain, product)
+    step = AnchorStep(
+        anchor.kind.workload([*tokens, *chain.tokens], INTEGERS),
+        node,
+        _unsigned(chain.make, product),
+        (*extras, *chain.extras),
+        weight,
+        None if chain.shift is None else chain.shift.astype(np.float32),
+        chain.end,
+    )
+    return chain.members, [*chain.make.steps, step]
+
+
+def _unsigned(make: _Operands, product: IntegerProduct) -> Any:
+    values = product.numbers.values
+    if dtype_of(values) == INTEGERS:
+        return values
+    moved = make.emit(relax.op.add(make.typed(values, SUMS), relax.const(_SIGNED, SUMS)))
+    return make.typed(moved, INTEGERS)
+
+
+def _of_product(chain: _IntegerChain, product: IntegerProduct) -> tuple[np.ndarray, list[str], list[Any]]:
+    """Return the weight in int8, and the tokens and operands that come right behind the sums."""
+    make, middle = chain.make, product.middle
+    assert middle is not None
+    zero, moved = product.numbers.zero, 0 if dtype_of(product.numbers.values) == INTEGERS else _SIGNED
+    weight = (product.weight - middle).astype(np.int8)
+    each = -weight.astype(np.int64).reshape(len(weight), -1).sum(1)  # what a zero point of 1 adds to the sums
+    tokens: list[str] = []
+    extras: list[Any] = []
+    known = float(zero) if isinstance(zero, float) else None
+    if known is not None:
+        point: Any = as_constant(np.array([known + moved], SUMS))
+        offset: Any = as_constant((each * int(known + moved)).astype(SUMS))
+    else:
+        point = make.shaped(make.typed(zero, SUMS), (1,))
+        point = make.emit(relax.op.add(point, relax.const(np.array([moved], SUMS)))) if moved else point
+        offset = make.emit(relax.op.multiply(point, as_constant(each.astype(SUMS))))
+    kind = chain.anchor.kind
+    if isinstance(kind, Conv2d) and any(kind.padding) and known != float(-moved):
+        tokens.append("border")
+        extras.append(
+            as_constant(np.array([known + moved], INTEGERS)) if known is not None else make.typed(point, INTEGERS)
+        )
+    if known != float(-moved) or chain.offset is not None:
+        tokens.append("offset")
+        extras.append(make.added(chain.offset, offset))
+    if middle:
+        tokens.append("window")
+        extras.append(_window(make, product, kind))
+    return weight, tokens, extras
+
+
+def _window(make: _Operands, product: IntegerProduct, kind: Conv2d | Dense) -> Any:
+    """Return what the weights were lessened by, times the sums of the data less their zero point, in int32: one value
+    for each output pixel or row."""
+    data = make.typed(product.call.args[0], "float32")
+    if isinstance(kind, Dense):
+        sums = make.emit(relax.op.sum(make.shaped(data, kind.data_shape), axis=[1]))
+    else:
+        image = make.emit(relax.op.sum(data, axis=[1], keepdims=True))
+        ones = as_constant(np.ones((1, 1, *kind.kernel), np.float32))
+        window = {"strides": kind.strides, "padding": kind.padding, "dilation": kind.dilation}
+        sums = make.emit(relax.op.nn.conv2d(image, ones, **window))
+        sums = make.shaped(sums, (kind.batch, kind.out_height, kind.out_width))
+    return make.emit(relax.op.multiply(make.typed(sums, SUMS), relax.const(product.middle, SUMS)))
