@@ -1,7 +1,7 @@
 """The template that computes dense layers of 8-bit integers on a CPU with dot products (`cpu.dot_products`).
 
-It has the knobs and loops of `cpu.dense`. Data is (rows, in), four neighbouring inputs of a weight lie together, so that it
-is (out / (nb v), in / 4, nb, v, 4), and the output is (rows, out). Inputs are filled up to a multiple of four.
+It has the knobs and loops of `cpu.dense`. Data is (rows, in) and the output is (rows, out). Four neighbouring inputs of
+a weight lie together: it is (out / (nb v), in / 4, nb, v, 4). Inputs are filled up to a multiple of four.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tuning_db.record import Config, Workload
 
 
 class IntegerDense(PackedDense):
-    """A template with the knobs of `PackedDense` for integers. `ki` counts steps of four inputs. Weights are not
+    """A template that has the knobs of `PackedDense`, for integers. `ki` counts steps of four inputs. Weights are not
     prefetched."""
 
     name = "cpu.dense_integer"

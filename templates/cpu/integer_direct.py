@@ -23,7 +23,7 @@ from tuning_db.record import Config, Workload
 
 
 class IntegerConv(DirectConv):
-    """A template with the knobs of `DirectConv` for integers."""
+    """A template that has the knobs of `DirectConv`, for integers."""
 
     name = "cpu.conv2d_integer"
     dtypes = (INTEGERS,)
@@ -46,7 +46,7 @@ class IntegerConv(DirectConv):
 
 
 class IntegerConvPlain(IntegerConv):
-    """A template with the knobs of `IntegerConv` that reads NCHW input of fewer channels than a vector has lanes."""
+    """A template that has the knobs of `IntegerConv` and reads NCHW input of fewer channels than a vector has lanes."""
 
     name = "cpu.conv2d_integer_nchw"
     plain_data = True

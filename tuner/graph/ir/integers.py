@@ -39,7 +39,7 @@ class Numbers:
 
 @dataclass(frozen=True, eq=False)
 class IntegerProduct:
-    """A convolution or a matrix product of integers. `weight` has whole numbers in int64, output channels first:
+    """Describes a convolution or matrix product of integers. `weight` has whole numbers, int64, output channels first:
     (K, C / groups, R, S) or (out, in)."""
 
     call: Any
