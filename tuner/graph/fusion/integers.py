@@ -26,7 +26,7 @@ from tuner.graph.fusion.steps import AnchorStep, PlainStep, Step
 from tuner.graph.ir.bindings import Bindings, dtype_of, shape_of
 from tuner.graph.ir.integers import IntegerProduct
 from tuner.graph.ir.model import Model
-from tuner.graph.ir.simplify import as_constant, constant, is_call
+from tuner.graph.ir.simplify import as_constant, constant, is_call, scalar
 
 _SIGNED = 128  # moves int8 to uint8
 _REALS = ("float32", "float64")
@@ -101,6 +101,7 @@ class _IntegerChain(Chain):
             pass
         while self._residual() or self._activation():
             pass
+        self._quantized()
 
     @property
     def channels(self) -> int:
@@ -148,6 +149,10 @@ class _IntegerChain(Chain):
             self.whole = False
         return True
 
+    def is_writable(self) -> bool:
+        """Tell whether kernels can write the chain's end."""
+        return self._real() or dtype_of(self.end) in (SUMS, INTEGERS)
+
     def _scaled(self) -> bool:
         """Follow a multiplication by a number, or by one per channel."""
         following = self._next()
@@ -190,6 +195,48 @@ class _IntegerChain(Chain):
         self.tokens.append("bias")
         return self._advance(user)
 
+    def _quantized(self) -> None:
+        """Follow a quantisation to uint8 by constants."""
+        end, count = self.end, len(self.members)
+        numbers = self._quantisation() if dtype_of(end) == "float32" else None
+        if numbers is None:
+            self.end = end
+            del self.members[count:]
+            return
+        self.tokens += ["real"] * self.whole + ["quantize"]
+        self.whole = False
+        self.extras.append(as_constant(np.array(numbers, np.float32)))
+
+    def _quantisation(self) -> tuple[float, float] | None:
+        """Advance over a division by the scale, if there is one, a rounding, the addition of the zero point, if there
+        is one, a clipping and a conversion. Return 1 / scale and the zero point, or None if something else follows."""
+        inverse, zero = 1.0, 0.0
+        if (call := self._taken("divide")) is not None:
+            step = scalar(call.args[1])
+            if not step:
+                return None
+            inverse = 1 / step
+        if self._taken("round") is None:
+            return None
+        if (call := self._taken("add")) is not None:
+            point = scalar(call.args[1])
+            if point is None:
+                return None
+            zero = point
+        call = self._taken("clip")
+        if call is None or [float(getattr(bound, "value", bound)) for bound in call.args[1:]] != [0.0, 255.0]:
+            return None
+        call = self._taken("astype")
+        return (inverse, zero) if call is not None and dtype_of(call) == INTEGERS else None
+
+    def _taken(self, name: str) -> Any:
+        """Advance over the next operator if it has this name, and return its call."""
+        following = self._next()
+        if following is None or not is_call(following[1], name):
+            return None
+        self._advance(following[0])
+        return following[1]
+
     def _activation(self) -> bool:
         return dtype_of(self.end) == "float32" and super()._activation()
 
@@ -206,7 +253,7 @@ def integer_steps(
     node = model.node_names.get(anchor.out.name, anchor.out.name)
     chain = _IntegerChain(graph, claimed, anchor, [at], make=_Operands(anchor.out.name))
     chain.follow()
-    if not chain._real() and dtype_of(chain.end) != SUMS:
+    if not chain.is_writable():
         return None
     weight, tokens, extras = _of_product(chain, product)
     step = AnchorStep(

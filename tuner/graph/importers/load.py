@@ -18,6 +18,7 @@ from tuner.graph.importers.onnx.check import check_onnx, check_operators, graph_
 from tuner.graph.importers.onnx.dtypes import widen_halves
 from tuner.graph.importers.onnx.indexes import entries_chosen
 from tuner.graph.importers.onnx.relax import import_onnx
+from tuner.graph.importers.onnx.rewrites.dequantized import write_dequantized
 from tuner.graph.importers.onnx.rewrites.quantized import is_quantised
 from tuner.graph.importers.onnx.rewrites.registry import write_operators
 from tuner.graph.importers.onnx.rules import write_old_operators, write_old_rules
@@ -69,6 +70,7 @@ def _loaded(
     rounding = "float16" if widen_halves(proto) else "float32"
     if is_quantised(proto):
         rounding = "int8"
+        write_dequantized(proto, str(path))
     write_operators(proto, str(path))
     write_old_operators(proto)
     check_operators(path, proto.graph)

@@ -7,7 +7,7 @@ its sake alone, but for a pooling on a CPU. Arithmetic on halves is done in floa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from tvm import relax, te, tirx
@@ -19,15 +19,27 @@ from templates.template import PLAIN, Layout
 from tuner.graph.ir.bindings import dtype_of, shape_of
 from tuner.graph.ir.moves import Move, move_of
 from tuner.graph.ir.simplify import as_constant, constant
-from tuner.graph.lowering.emit import FLOATS, INDEX_DTYPE, INJECTIVE, OPAQUE, OUT_FUSABLE, Emitter, Forms, convert
+from tuner.graph.lowering.emit import (
+    FLOATS,
+    INDEX_DTYPE,
+    INJECTIVE,
+    INTEGERS,
+    OPAQUE,
+    OUT_FUSABLE,
+    Emitter,
+    Forms,
+    convert,
+)
 from tuner.graph.lowering.pooling import Window, average_pool, average_weights, global_pool, max_pool
 from tuner.graph.lowering.resizing import key_of, resize, takes_one_pixel
 
 Blocked = tuple[Any, Layout]
+_STORED = (*FLOATS, *INTEGERS)
 
 # These give finite results for finite inputs, so they may also run on the lanes that fill up a last block.
 _TOTAL = {
-    "abs", "add", "ceil", "clip", "floor", "hardsigmoid", "hardswish", "maximum", "minimum", "multiply", "negative",
+    "abs", "add", "astype", "ceil", "clip", "floor", "hardsigmoid", "hardswish", "maximum", "minimum", "multiply",
+    "negative",
     "nn.gelu", "nn.leakyrelu", "nn.relu", "nn.relu6", "nn.silu", "round", "sigmoid", "subtract", "tanh",
 }  # fmt: skip
 _PARTIAL = {"cos", "divide", "erf", "exp", "log", "power", "rsqrt", "sin", "sqrt", "square"}
@@ -54,16 +66,16 @@ def _block(forms: Forms, operands: Iterable[Any], given: int | None) -> int:
     return next(filter(None, map(forms.block_of, operands)), 0) if given is None else given
 
 
-def _image(expr: Any) -> tuple[int, int, int, int] | None:
-    """Return the shape of a batch of floating-point images (N, C, H, W), or None for anything else."""
+def _image(expr: Any, dtypes: Collection[str] = FLOATS) -> tuple[int, int, int, int] | None:
+    """Return the shape of a batch of images (N, C, H, W) of one of these types, or None for anything else."""
     shape = shape_of(expr)
-    if shape is None or len(shape) != 4 or dtype_of(expr) not in FLOATS:
+    if shape is None or len(shape) != 4 or dtype_of(expr) not in dtypes:
         return None
     return shape
 
 
 def _pointwise(emitter: Emitter, forms: Forms, call: Any, out: Var, block: int | None) -> Blocked | None:
-    shape = _image(out)
+    shape = _image(out, _STORED)
     full = [a for a in call.args if isinstance(a, Var) and shape is not None and shape_of(a) == shape]
     block = _block(forms, full, block)
     if shape is None or not block:
@@ -87,7 +99,7 @@ def _operand(emitter: Emitter, forms: Forms, arg: Any, *, shape: tuple[int, ...]
     if value is not None and value.size == 1:
         return as_constant(value.reshape(()))
     own = shape_of(arg)
-    if own is None or dtype_of(arg) not in FLOATS or len(own) > 4:
+    if own is None or dtype_of(arg) not in _STORED or len(own) > 4:
         return None
     if value is not None:
         own = (1,) * (4 - len(own)) + own
@@ -100,8 +112,8 @@ def _operand(emitter: Emitter, forms: Forms, arg: Any, *, shape: tuple[int, ...]
     return emitter.builder.emit(relax.op.reshape(forms.get(arg, PLAIN), (n, 1, h, w, 1)))
 
 
-def _window(call: Any, out: Var) -> Window | None:
-    shape, result = _image(call.args[0]), _image(out)
+def _window(call: Any, out: Var, dtypes: Collection[str] = FLOATS) -> Window | None:
+    shape, result = _image(call.args[0], dtypes), _image(out, dtypes)
     if shape is None or result is None or call.attrs.layout != "NCHW":
         return None
     a = call.attrs
@@ -117,7 +129,7 @@ def _window(call: Any, out: Var) -> Window | None:
 
 def _pooled_layout(emitter: Emitter, forms: Forms, data: Any, block: int | None) -> Layout:
     """Return the layout that a pooling reads its data in. An image of fewer channels than half a vector stays plain."""
-    found, image = _block(forms, [data], block), _image(data)
+    found, image = _block(forms, [data], block), _image(data, _STORED)
     if not found and image is not None and emitter.target.kind.name == "llvm":
         lanes = vector_unit(emitter.target).lanes
         found = lanes if 2 * image[1] >= lanes else 0
@@ -125,7 +137,7 @@ def _pooled_layout(emitter: Emitter, forms: Forms, data: Any, block: int | None)
 
 
 def _max_pool(emitter: Emitter, forms: Forms, call: Any, out: Var, block: int | None) -> Blocked | None:
-    layout, window = _pooled_layout(emitter, forms, call.args[0], block), _window(call, out)
+    layout, window = _pooled_layout(emitter, forms, call.args[0], block), _window(call, out, _STORED)
     if not layout.block or window is None or not window.touches_input():
         return None
     dtype = str(call.args[0].ty.dtype)

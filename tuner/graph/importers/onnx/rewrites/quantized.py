@@ -22,7 +22,7 @@ from tuner.graph.importers.onnx.rewrites.writer import (
 )
 
 _EXACT = 2**24  # integers up to here are float32 values
-WHOLE = "Whole"  # our operator that converts a whole number in floating point, within the range of int32, to int32
+WHOLE = "Whole"  # our operator that converts whole numbers in floating point to an integer type
 _RANGES = {
     TensorProto.INT4: (-8, 7), TensorProto.UINT4: (0, 15), TensorProto.INT2: (-2, 1), TensorProto.UINT2: (0, 3),
     TensorProto.INT8: (-128, 127), TensorProto.UINT8: (0, 255), TensorProto.INT16: (-32768, 32767),
@@ -32,23 +32,23 @@ _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorP
 
 
 @dataclass(frozen=True)
-class _Spread:
+class Spread:
     """The axis along which scales and zero points differ: at each index, or for each `block` indices."""
 
     axis: int = 1
     block: int = 0
 
     @staticmethod
-    def of(node: onnx.NodeProto) -> _Spread:
+    def of(node: onnx.NodeProto) -> Spread:
         """Return what a node's attributes say."""
         attrs = attributes_of(node)
-        return _Spread(attrs.get("axis", 1), attrs.get("block_size", 0))
+        return Spread(attrs.get("axis", 1), attrs.get("block_size", 0))
 
 
-_USUAL = _Spread()
+PER_TENSOR = Spread()
 
 
-def _along(writer: NodeWriter, name: str, x: str, spread: _Spread) -> str | None:
+def _along(writer: NodeWriter, name: str, x: str, spread: Spread) -> str | None:
     """Return a scale or a zero point in a shape that broadcasts to `x`. It has one value for the whole tensor, or
     values that differ as `spread` says. Return None if a shape is not known or does not fit."""
     axis, block = spread.axis, spread.block
@@ -72,16 +72,16 @@ def _along(writer: NodeWriter, name: str, x: str, spread: _Spread) -> str | None
     return found
 
 
-def _real(writer: NodeWriter, x: str, zero: str, *, scale: str, spread: _Spread = _USUAL) -> str | None:
+def _real(writer: NodeWriter, x: str, zero: str, *, scale: str, spread: Spread = PER_TENSOR) -> str | None:
     """Convert quantised numbers to real numbers in float32. `zero` is empty if the zero point is 0."""
     scale_there = _along(writer, scale, x, spread)
-    difference = _difference(writer, x, zero, spread=spread)
-    if scale_there is None or difference is None:
+    less = difference(writer, x, zero, spread=spread)
+    if scale_there is None or less is None:
         return None
-    return writer.add("Mul", difference, writer.cast(scale_there, TensorProto.FLOAT))
+    return writer.add("Mul", less, writer.cast(scale_there, TensorProto.FLOAT))
 
 
-def _difference(writer: NodeWriter, x: str, zero: str, *, spread: _Spread = _USUAL) -> str | None:
+def difference(writer: NodeWriter, x: str, zero: str, *, spread: Spread = PER_TENSOR) -> str | None:
     """Subtract the zero point from quantised numbers, in float32."""
     value = writer.cast(x, TensorProto.FLOAT)
     if not zero or ((known := writer.value(zero)) is not None and not known.any()):
@@ -91,7 +91,7 @@ def _difference(writer: NodeWriter, x: str, zero: str, *, spread: _Spread = _USU
 
 
 def _quantized(
-    writer: NodeWriter, x: str, scale: str, *, zero: str, kind: int | None, spread: _Spread = _USUAL
+    writer: NodeWriter, x: str, scale: str, *, zero: str, kind: int | None, spread: Spread = PER_TENSOR
 ) -> str | None:
     """Quantise real numbers in float32: round to the nearest step, halves to the even one, and clip to the range."""
     there = _along(writer, scale, x, spread)
@@ -106,10 +106,10 @@ def _steps(writer: NodeWriter, x: str, scale: str) -> str:
 
 
 def _kept(
-    writer: NodeWriter, steps: str, like: str, *, zero: str, kind: int | None, spread: _Spread = _USUAL
+    writer: NodeWriter, steps: str, like: str, *, zero: str, kind: int | None, spread: Spread = PER_TENSOR
 ) -> str | None:
     """Add the zero point to whole steps, and clip them to the range of the type `kind`. Return None if that is not an
-    integer type."""
+    integer type. `like` has the result's shape, if it is known."""
     if kind is None or kind not in _RANGES:
         return None
     if zero:
@@ -117,6 +117,9 @@ def _kept(
         if there is None:
             return None
         steps = writer.add("Add", steps, writer.cast(there, TensorProto.FLOAT))
+    shape = writer.shape(like)
+    if shape is not None:
+        return _whole(writer, steps, shape, kind)
     low, high = (writer.constant(v, np.float32) for v in _RANGES[kind])
     return writer.cast(writer.add("Max", writer.add("Min", steps, high), low), kind)
 
@@ -127,13 +130,13 @@ def _dequantize_linear(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str
     if writer.elem_type(x) not in (*_RANGES, TensorProto.INT32):
         return None
     if writer.elem_type(x) == TensorProto.INT32:  # a bias has too many digits for float32 before it is scaled
-        there = _along(writer, scale, x, _Spread.of(node))
+        there = _along(writer, scale, x, Spread.of(node))
         wide = writer.cast(x, TensorProto.DOUBLE)
         result = None if there is None else writer.cast(
             writer.add("Mul", wide, writer.cast(there, TensorProto.DOUBLE)), TensorProto.FLOAT
         )  # fmt: skip
     else:
-        result = _real(writer, x, operand(node, 2), scale=scale, spread=_Spread.of(node))
+        result = _real(writer, x, operand(node, 2), scale=scale, spread=Spread.of(node))
     kind = attrs.get("output_dtype") or kind
     return None if result is None or kind not in _FLOATS else [writer.cast(result, kind)]
 
@@ -143,7 +146,7 @@ def _quantize_linear(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] 
     kind = writer.elem_type(zero) if zero else attrs.get("output_dtype") or TensorProto.UINT8
     if writer.shape(node.input[0]) is None:
         return None
-    spread = _Spread.of(node)
+    spread = Spread.of(node)
     there = _along(writer, node.input[1], node.input[0], spread)
     if there is None:
         return None
@@ -154,27 +157,29 @@ def _quantize_linear(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] 
 
 def _qlinear_conv(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
     x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, *bias = node.input
-    data, weight = _difference(writer, x, x_zero), _difference(writer, w, w_zero, spread=_Spread(0))
+    data, weight = difference(writer, x, x_zero), difference(writer, w, w_zero, spread=Spread(0))
     if data is None or weight is None:
         return None
     reads = [data, weight, *([writer.cast(bias[0], TensorProto.FLOAT)] if bias and bias[0] else [])]
     sums = writer.add("Conv", *reads, **chosen_attributes(node, *WINDOW))
     rank = len(writer.shape(w) or ())
-    return _requantized(writer, sums, (x_scale, w_scale, y_scale), zero=y_zero, channels=[1, -1, *[1] * (rank - 2)])
+    return _requantized(
+        writer, sums, (x_scale, w_scale, y_scale), zero=y_zero, channels=[1, -1, *[1] * (rank - 2)], like=node.output[0]
+    )
 
 
 def _requantized(
-    writer: NodeWriter, sums: str, scales: tuple[str, str, str], *, zero: str, channels: Sequence[int]
+    writer: NodeWriter, sums: str, scales: tuple[str, str, str], *, zero: str, channels: Sequence[int], like: str
 ) -> Sequence[str] | None:
     """Convert sums of products to quantised results. `scales` are those of both operands and of the result; the second
-    may have one value for each channel."""
+    may have one value for each channel. `like` has the result's shape, if it is known."""
     a, b, y = (writer.cast(s, TensorProto.FLOAT) for s in scales)
     if len(writer.shape(scales[1]) or ()) == 1 and writer.shape(scales[1]) != (1,):
         b = writer.reshape(b, channels)
     factor = writer.add("Div", writer.add("Mul", a, b), y)
     kind = writer.elem_type(zero)
     steps = writer.add("Round", writer.add("Mul", sums, factor))
-    result = _kept(writer, steps, sums, zero=zero, kind=kind)
+    result = _kept(writer, steps, like, zero=zero, kind=kind)
     return None if result is None else [result]
 
 
@@ -183,13 +188,18 @@ def _qlinear_matmul(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] |
     if writer.elem_type(a) not in _RANGES or writer.elem_type(b) not in _RANGES:
         return None
     data, weight = (
-        _difference(writer, a, a_zero, spread=_Spread(-2)),
-        _difference(writer, b, b_zero, spread=_Spread(-1)),
+        difference(writer, a, a_zero, spread=Spread(-2)),
+        difference(writer, b, b_zero, spread=Spread(-1)),
     )
     if data is None or weight is None or len(writer.shape(a_scale) or ()) > 1:
         return None
     return _requantized(
-        writer, writer.add("MatMul", data, weight), (a_scale, b_scale, y_scale), zero=y_zero, channels=[-1]
+        writer,
+        writer.add("MatMul", data, weight),
+        (a_scale, b_scale, y_scale),
+        zero=y_zero,
+        channels=[-1],
+        like=node.output[0],
     )
 
 
@@ -198,22 +208,24 @@ def _qgemm(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
     The result is real numbers if it has no scale."""
     attrs, (a, a_scale, a_zero, b, b_scale, b_zero) = attributes_of(node), node.input[:6]
     columns = -2 if attrs.get("transB", 0) else -1
-    data, weight = _difference(writer, a, a_zero), _difference(writer, b, b_zero, spread=_Spread(columns))
+    data, weight = difference(writer, a, a_zero), difference(writer, b, b_zero, spread=Spread(columns))
     if data is None or weight is None:
         return None
     kind = TensorProto.FLOAT
     reads = [data, weight, *([writer.cast(operand(node, 6), kind)] if operand(node, 6) else [])]
     sums = writer.add("Gemm", *reads, **chosen_attributes(node, "transA", "transB"))
     if operand(node, 7):
-        return _requantized(writer, sums, (a_scale, b_scale, node.input[7]), zero=operand(node, 8), channels=[-1])
+        return _requantized(
+            writer, sums, (a_scale, b_scale, node.input[7]), zero=operand(node, 8), channels=[-1], like=node.output[0]
+        )
     return [writer.add("Mul", sums, writer.add("Mul", a_scale, b_scale))]
 
 
 def _integer_product(writer: NodeWriter, node: onnx.NodeProto, axes: tuple[int, int]) -> tuple[str, str] | None:
     """Return both operands of a product of integers less their zero points, in float32."""
     x, w = node.input[:2]
-    data = _difference(writer, x, operand(node, 2), spread=_Spread(axes[0]))
-    weight = _difference(writer, w, operand(node, 3), spread=_Spread(axes[1]))
+    data = difference(writer, x, operand(node, 2), spread=Spread(axes[0]))
+    weight = difference(writer, w, operand(node, 3), spread=Spread(axes[1]))
     return None if data is None or weight is None else (data, weight)
 
 
@@ -232,21 +244,23 @@ def _most(writer: NodeWriter, name: str, zero: str) -> np.ndarray:
 def _conv_integer(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
     """Write the convolution of differences. Its sums are exact: see `tuner.graph.ir.integers`."""
     operands, shape = _integer_product(writer, node, (1, 0)), writer.shape(node.input[1])
-    if operands is None or shape is None or writer.shape(node.output[0]) is None:
+    out = writer.shape(node.output[0])
+    if operands is None or shape is None or out is None:
         return None
     largest = int(_most(writer, node.input[1], operand(node, 3)).reshape(shape[0], -1).sum(1).max(initial=0)) * 255
     sums = writer.add("Conv", *_wide(writer, operands, largest), **chosen_attributes(node, *WINDOW))
-    return [_whole(writer, sums, node)]
+    return [_whole(writer, sums, out, TensorProto.INT32)]
 
 
 def _matmul_integer(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
     """Write the product of differences. Its sums are exact."""
     operands, shape = _integer_product(writer, node, (-2, -1)), writer.shape(node.input[1])
-    if operands is None or shape is None or writer.shape(node.output[0]) is None:
+    out = writer.shape(node.output[0])
+    if operands is None or shape is None or out is None:
         return None
     inner = shape[-2] if len(shape) > 1 else shape[0]
     largest = inner * 255 * int(_most(writer, node.input[1], operand(node, 3)).max(initial=0))
-    return [_whole(writer, writer.add("MatMul", *_wide(writer, operands, largest)), node)]
+    return [_whole(writer, writer.add("MatMul", *_wide(writer, operands, largest)), out, TensorProto.INT32)]
 
 
 def _wide(writer: NodeWriter, operands: Sequence[str], largest: int) -> Sequence[str]:
@@ -254,11 +268,11 @@ def _wide(writer: NodeWriter, operands: Sequence[str], largest: int) -> Sequence
     return operands if largest <= _EXACT else [writer.cast(name, TensorProto.DOUBLE) for name in operands]
 
 
-def _whole(writer: NodeWriter, sums: str, node: onnx.NodeProto) -> str:
-    """Convert exact sums to int32."""
-    shape = writer.shape(node.output[0])
-    assert shape is not None
-    return writer.add_own(WHOLE, [sums], [shape], elem_type=TensorProto.INT32)[0]
+def _whole(writer: NodeWriter, numbers: str, shape: Sequence[int], kind: int) -> str:
+    """Convert whole numbers to an integer type. All but sums in int32, which has room for them, are clipped to its
+    range."""
+    low, high = _RANGES.get(kind, (0, 0))
+    return writer.add_own(WHOLE, [numbers], [tuple(shape)], elem_type=kind, to=kind, low=low, high=high)[0]
 
 
 def _dynamic_quantize_linear(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
@@ -275,8 +289,8 @@ def _dynamic_quantize_linear(writer: NodeWriter, node: onnx.NodeProto) -> Sequen
     steps = writer.add("Sub", least, writer.add("Div", low, scale))
     point = writer.add("Round", writer.add("Max", writer.add("Min", steps, most), least))
     moved = writer.add("Add", writer.add("Round", writer.add("Div", x, scale)), point)
-    kept = writer.add("Max", writer.add("Min", moved, most), least)
-    return [writer.cast(kept, TensorProto.UINT8), scale, writer.cast(point, TensorProto.UINT8)]
+    kind = TensorProto.UINT8
+    return [_whole(writer, moved, shape, kind), scale, _whole(writer, point, (), kind)]
 
 
 def _by_dequantizing(compute: Callable[[NodeWriter, onnx.NodeProto, list[str]], str], operands: int) -> Rewrite:

@@ -44,6 +44,10 @@ class NodeWriter:
     def _types(self) -> Mapping[str, onnx.TypeProto.Tensor]:
         return types_of(self.model)  # takes as long as all else for a large model, so it is inferred on demand
 
+    @cached_property
+    def _producers(self) -> Mapping[str, onnx.NodeProto]:
+        return {name: node for node in self.model.graph.node for name in node.output}
+
     def begin(self, node: onnx.NodeProto) -> None:
         """Begin with new nodes, whose names start with that of `node`."""
         self.nodes, self._prefix, self._count = [], f"{node.name or node.output[0]}/", 0
@@ -76,6 +80,10 @@ class NodeWriter:
             helper.make_tensor_value_info(name, elem_type, shape) for name, shape in types
         )
         return results
+
+    def producer(self, name: str) -> onnx.NodeProto | None:
+        """Return the node of the model that makes a tensor, or None if none does: this one's new nodes do not count."""
+        return self._producers.get(name)
 
     def constant(self, array: Any, dtype: Any = None) -> str:
         name = self._fresh("constant")

@@ -1,0 +1,117 @@
+"""QDQ models, as onnxruntime's quantizer writes them: products stay in integers, and results are onnxruntime's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+
+from templates.cpu.dot_products import has_dot_products
+from templates.integers import INTEGERS
+from tests.templates.support import host_target
+from tests.tuner.graph.networks import Net, calls, run
+from tuner.graph import FusedGraph, fuse, load_onnx
+
+QOPERATOR = "qoperator"
+SHAPE = (1, 3, 32, 32)
+needs_dot_products = pytest.mark.skipif(not has_dot_products(host_target()), reason="the processor has no dot products")
+
+
+def _image(seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(SHAPE).astype(np.float32)
+
+
+class _Images(CalibrationDataReader):
+    def __init__(self) -> None:
+        self._images = iter([{"x": _image(seed)} for seed in range(3)])
+
+    def get_next(self) -> dict[str, np.ndarray] | None:
+        return next(self._images, None)
+
+
+def _network(path: Path) -> Path:
+    """A residual network with a pool, a sum, a mean and a dense layer."""
+    net = Net(seed=1)
+    x = net.op("Relu", net.conv(net.input(*SHAPE), (3, 32), 5, strides=[2, 2], pads=[2] * 4))
+    x = net.op("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)
+    y = net.op("Relu", net.conv(x, (32, 48), 3, pads=[1] * 4))
+    y = net.conv(y, (48, 32), 1)
+    x = net.op("Relu", net.op("Add", x, y))
+    x = net.conv(x, (32, 40), 3, strides=[2, 2], pads=[1] * 4)
+    x = net.op("Flatten", net.op("GlobalAveragePool", net.op("Relu", x)))
+    return net.save(path, net.op("Gemm", x, net.weight(10, 40, scale=0.2), net.weight(10), transB=1))
+
+
+@pytest.fixture(scope="module", params=["u8-channels", "s8-channels", "u8-tensors", QOPERATOR])
+def quantized(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp(request.param)
+    signed, operators = request.param.startswith("s8"), request.param == QOPERATOR
+    quantize_static(
+        _network(folder / "float.onnx"),
+        folder / "net.onnx",
+        _Images(),
+        quant_format=QuantFormat.QOperator if operators else QuantFormat.QDQ,
+        per_channel=request.param.endswith("channels"),
+        activation_type=QuantType.QInt8 if signed else QuantType.QUInt8,
+        weight_type=QuantType.QInt8,
+    )
+    return folder / "net.onnx"
+
+
+def _graph(path: Path) -> FusedGraph:
+    return fuse(load_onnx(path), integers=True)
+
+
+@needs_dot_products
+def test_all_products_are_of_integers(quantized: Path) -> None:
+    anchors = _graph(quantized).anchors
+    assert [a.workload.dtype for a in anchors] == [INTEGERS] * 5
+    # onnx does not know the shape behind onnxruntime's own QLinearAdd: what follows it is quantised by itself.
+    ends = ["quantize", "scale"] if QOPERATOR in str(quantized) else ["quantize"]
+    assert {a.workload.epilogue[-1] for a in anchors} == set(ends)
+
+
+@needs_dot_products
+@pytest.mark.parametrize("optimised", [True, False])
+def test_results_are_those_of_onnxruntime(quantized: Path, optimised: bool) -> None:
+    """Rounding a number between two steps to either may move the next layer's results by a step, too."""
+    options = onnxruntime.SessionOptions()
+    level = onnxruntime.GraphOptimizationLevel
+    options.graph_optimization_level = level.ORT_ENABLE_ALL if optimised else level.ORT_DISABLE_ALL
+    session, graph = onnxruntime.InferenceSession(str(quantized), options), _graph(quantized)
+    steps = []
+    for seed in range(10, 14):
+        image = _image(seed)
+        (wanted,) = session.run(None, {"x": image})
+        (result,) = run(graph, host_target(), {"x": image}).values()
+        steps.append(np.abs(result - wanted) / _step(quantized))
+    assert np.max(steps) < 1.5
+    assert np.mean(np.array(steps) > 0.5) < 0.1
+
+
+def _step(path: Path) -> float:
+    """The size of a step of the model's result."""
+    model = onnx.load(path)
+    last = next(node for node in model.graph.node if node.output[0] == model.graph.output[0].name)
+    return float(next(onnx.numpy_helper.to_array(t) for t in model.graph.initializer if t.name == last.input[1]))
+
+
+@needs_dot_products
+def test_images_stay_in_blocks(quantized: Path) -> None:
+    """Between the first layer, which reads plain images, and the mean nothing is laid out anew."""
+    named = calls(_graph(quantized), host_target())
+    assert all(name.startswith(("conv2d", "max_pool", "fused_cast1_")) for name in named[1:6])
+    if QOPERATOR not in str(quantized):
+        assert sum("to_plain" in name or "to_blocked" in name for name in named) == 1
+
+
+def test_without_dot_products_the_same_results_come_from_float32(quantized: Path) -> None:
+    graph, image = fuse(load_onnx(quantized)), _image(20)
+    assert {a.workload.dtype for a in graph.anchors} == {"float32"}
+    (wanted,) = onnxruntime.InferenceSession(str(quantized)).run(None, {"x": image})
+    (result,) = run(graph, host_target(), {"x": image}).values()
+    assert np.abs(result - wanted).max() < 1.5 * _step(quantized)
