@@ -4,7 +4,7 @@ from templates import attention, batch_matmul
 from templates.cpu.attention import TiledAttention
 from templates.cpu.batch_matmul import PackedBatchMatmul
 from templates.cpu.dense import PackedDense
-from templates.cpu.depthwise import Depthwise
+from templates.cpu.depthwise import Depthwise, IntegerDepthwise
 from templates.cpu.direct import DirectConv, DirectConvPlain
 from templates.cpu.gathered import GatheredConv
 from templates.cpu.grouped import GroupedConv
@@ -30,6 +30,7 @@ for _template in (
     GatheredConv(),
     Winograd(),
     Depthwise(),
+    IntegerDepthwise(),
     GroupedConv(),
     IntegerConv(),
     IntegerConvPlain(),

@@ -11,8 +11,11 @@ from typing import Any
 import numpy as np
 from tvm import te, tirx
 
-from templates.stages import as_float32, epilogue_operands, epilogue_value, zero_padded
+from templates.integers import INTEGERS, SUMS, Types
+from templates.stages import as_float32, border_of, epilogue_operands, epilogue_value, padded_with, zero
 from templates.workloads import Conv2d
+
+MOST_TAPS = 2**24 // (255 * 128)  # the sums of so many products of integers are exact in float32
 
 
 def reach(conv: Conv2d, rows: int, columns: int) -> tuple[int, int]:
@@ -32,23 +35,19 @@ def reads_outside(conv: Conv2d, rows: int, columns: int) -> bool:
     return any(conv.padding) or high > conv.height or wide > conv.width
 
 
-def padded_image(data: te.Tensor, conv: Conv2d, rows: int, columns: int) -> te.Tensor:
-    """Return the stage "pad": blocked data (N, C/v, H, W, v), with zeros as far as `rows` x `columns` output pixels
-    read."""
+def padded_image(data: te.Tensor, conv: Conv2d, rows: int, columns: int, border: Any = None) -> te.Tensor:
+    """Return the stage "pad": blocked data (N, C/v, H, W, v), with `border` (default: zeros) as far as `rows` x
+    `columns` output pixels read. Integers become float32."""
     n, blocks, _, _, lanes = data.shape
     top, left = conv.padding[:2]
-    return te.compute(
-        (n, blocks, *reach(conv, rows, columns), lanes),
-        lambda n, c, y, x, v: zero_padded(
-            lambda py, px: data[n, c, py, px, v],
-            y - top,
-            x - left,
-            height=conv.height,
-            width=conv.width,
-            dtype=str(data.dtype),
-        ),
-        name="pad",
-    )
+    outside = zero(str(data.dtype)) if border is None else border
+    size, integer = (conv.height, conv.width), str(data.dtype) == INTEGERS
+
+    def value(n: Any, c: Any, y: Any, x: Any, v: Any) -> Any:
+        found = padded_with(outside, lambda py, px: data[n, c, py, px, v], y - top, x - left, size=size)
+        return found.astype("float32") if integer else found
+
+    return te.compute((n, blocks, *reach(conv, rows, columns), lanes), value, name="pad")
 
 
 def depthwise_compute(
@@ -64,28 +63,34 @@ def depthwise_compute(
 
     "pad" exists only if pixels outside the image are read, or if `staged`. "conv" computes whole tiles of `tile`
     rows and columns, "out" applies the epilogue to the pixels inside the output. Operands, weights and results are of
-    `dtype`, sums are float32.
+    `dtype`, sums are float32. The weights of integers are float32, too, and their sums are exact (`MOST_TAPS`).
     """
     th, tw = tile
     blocks = -(-conv.in_channels // lanes)
     (sy, sx), (dy, dx) = conv.strides, conv.dilation
     tall, wide = -(-conv.out_height // th) * th, -(-conv.out_width // tw) * tw
-    data = te.placeholder((conv.batch, blocks, conv.height, conv.width, lanes), name="data", dtype=dtype)
-    weight = te.placeholder((blocks, *conv.kernel, lanes), name="weight", dtype=dtype)
+    types, integer = Types.named(dtype, epilogue), dtype == INTEGERS
+    data = te.placeholder((conv.batch, blocks, conv.height, conv.width, lanes), name="data", dtype=types.data)
+    summed = "float32" if integer else dtype
+    weight = te.placeholder((blocks, *conv.kernel, lanes), name="weight", dtype=summed)
     out_shape = (conv.batch, blocks, conv.out_height, conv.out_width, lanes)
-    extra = epilogue_operands(epilogue, out_shape, dtype)
-    source = padded_image(data, conv, tall, wide) if staged or reads_outside(conv, tall, wide) else data
+    extra = epilogue_operands(epilogue, out_shape, types.extra)
+    border = border_of(epilogue, extra)
+    padded = staged or integer or reads_outside(conv, tall, wide)
+    source = padded_image(data, conv, tall, wide, border) if padded else data
     kh, kw = te.reduce_axis((0, conv.kernel[0]), "kh"), te.reduce_axis((0, conv.kernel[1]), "kw")
 
     def total(n: Any, c: Any, y: Any, x: Any, v: Any) -> Any:
         value = source[n, c, y * sy + kh * dy, x * sx + kw * dx, v]
-        return te.sum(as_float32(value, dtype) * as_float32(weight[c, kh, kw, v], dtype), axis=[kh, kw])
+        return te.sum(as_float32(value, summed) * as_float32(weight[c, kh, kw, v], summed), axis=[kh, kw])
 
     sums = te.compute((conv.batch, blocks, tall, wide, lanes), total, name="conv")
-    out = te.compute(
-        out_shape, lambda *index: epilogue_value(epilogue, sums(*index), extra, index=index, dtype=dtype), name="out"
-    )
-    return te.create_prim_func([data, weight, *extra, out])
+
+    def result(*index: Any) -> Any:
+        value = sums(*index).astype(SUMS) if integer else sums(*index)
+        return epilogue_value(epilogue, value, extra, index=index, dtype=types.extra, out_dtype=types.out)
+
+    return te.create_prim_func([data, weight, *extra, te.compute(out_shape, result, name="out")])
 
 
 def pack_depthwise(weight: np.ndarray, lanes: int) -> np.ndarray:

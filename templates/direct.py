@@ -17,9 +17,8 @@ from typing import Any
 from tvm import te, tirx
 
 from templates.blocking import Blocking
-from templates.epilogue import operands
 from templates.integers import INTEGERS, QUAD, SUMS, Types
-from templates.stages import as_float32, epilogue_operands, epilogue_value, padded_with, zero
+from templates.stages import as_float32, border_of, epilogue_operands, epilogue_value, padded_with, zero
 from templates.workloads import Conv2d
 
 # Orders of the reduction's loops: input blocks (ic), kernel rows (kh), kernel columns (kw), and the lanes of an input
@@ -141,10 +140,9 @@ def direct_compute(
     out_blocked = (conv.batch, b.all_out_blocks, conv.out_height, conv.out_width, b.lanes)
     out_shape = conv.out_shape if problem.plain_out else out_blocked
     extra = epilogue_operands(epilogue, out_shape, types.extra)
-    border = next((e(0) for t, e in zip(operands(epilogue), extra, strict=True) if t == "border"), None)
     values = data if problem.gathered is None else gather(data, problem.gathered)
     staged = staged or problem.reads_outside(th, tw) or (problem.integer and problem.plain_data)
-    read = reader(problem, values, tile, staged=staged, border=border)
+    read = reader(problem, values, tile, staged=staged, border=border_of(epilogue, extra))
     chunk = chunk or b.in_blocks
     ic, kh, kw = (
         te.reduce_axis((0, chunk), "ic"),

@@ -30,6 +30,12 @@ def epilogue_operands(epilogue: Sequence[str], out_shape: Sequence[int], dtype: 
     return found
 
 
+def border_of(epilogue: Sequence[str], extra: Sequence[te.Tensor]) -> Any:
+    """Return what the data outside the image counts as, if an operand of the epilogue says so, or None."""
+    given = zip(steps.operands(epilogue), extra, strict=True)
+    return next((tensor(0) for token, tensor in given if token == "border"), None)
+
+
 def epilogue_value(
     epilogue: Sequence[str],
     value: Any,

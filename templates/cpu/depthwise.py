@@ -17,7 +17,8 @@ from tvm.target import Target
 from templates.blocking import divisors, tile_sizes
 from templates.cpu.isa import threads_of, vector_unit
 from templates.cpu.stages import even_first, pad_at_root, spread
-from templates.depthwise import depthwise_compute, pack_depthwise
+from templates.depthwise import MOST_TAPS, depthwise_compute, pack_depthwise
+from templates.integers import INTEGERS
 from templates.rewrite import mark, prefetch, wrap_marked_loop
 from templates.space import Constraint, Knob, Space, Values
 from templates.stages import has_block, new_schedule, unroll_tile
@@ -48,7 +49,7 @@ class Depthwise(AnchorTemplate):
         conv = conv_of(workload)
         if target.kind.name != "llvm" or not conv.is_depthwise:
             return None
-        limit = vector_unit(target).registers - 2
+        limit, integer = vector_unit(target).registers - 2, INTEGERS in self.dtypes
         kernel = conv.kernel[0] * conv.kernel[1]
         padded = any(conv.padding)
         knobs = (
@@ -56,7 +57,7 @@ class Depthwise(AnchorTemplate):
             Knob("th", divisors(conv.out_height, 4)),
             Knob("rows", (0, *chunk_rows(conv))),
             Knob("order", ("rows", "channels")),
-            Knob("pad", ("inline", "chunk", "root") if padded else ("inline",)),
+            Knob("pad", _pads(padded, integer)),
             Knob("unroll_kh", (1, 0)),
             Knob("prefetch", (0, 1)),
         )
@@ -76,7 +77,7 @@ class Depthwise(AnchorTemplate):
             ),
         )
         chunks = row_chunks(conv, vector_unit(target).lanes)
-        seeds = even_first(_seeds(conv, limit, padded), chunks, threads_of(target))
+        seeds = even_first(_seeds(conv, limit, _pads(padded, integer)), chunks, threads_of(target))
         return Space(self.name, knobs, constraints, seeds, lambda v: _features(conv, v))
 
     def weight_key(self, workload: Workload, target: Target, config: Config) -> str:
@@ -87,7 +88,8 @@ class Depthwise(AnchorTemplate):
 
     def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
         conv = conv_of(workload)
-        func = depthwise_compute(conv, vector_unit(target).lanes, workload.epilogue, (config["th"], config["tw"]))
+        tile, lanes = (config["th"], config["tw"]), vector_unit(target).lanes
+        func = depthwise_compute(conv, lanes, workload.epilogue, tile, dtype=workload.dtype)
         func = _schedule(conv, func, config.knobs)
         return _prefetch_weights(func, conv) if config["prefetch"] else func
 
@@ -96,6 +98,22 @@ class Depthwise(AnchorTemplate):
         rows = [r for r in sorted(chunk_rows(conv), reverse=True) if r % config["th"] == 0]
         changes = [{"rows": r, "order": "rows"} for r in rows]
         return spread(config, changes, row_chunks(conv, vector_unit(target).lanes), threads_of(target))
+
+
+class IntegerDepthwise(Depthwise):
+    """A template that has the knobs of `Depthwise`, for integers. They are converted to float32 where they are padded,
+    and their sums are exact in it."""
+
+    name = "cpu.depthwise_integer"
+    dtypes = (INTEGERS,)
+
+    def space(self, workload: Workload, target: Target) -> Space | None:
+        conv = conv_of(workload)
+        exact = conv.kernel[0] * conv.kernel[1] <= MOST_TAPS
+        return super().space(workload, target) if exact else None
+
+    def pack_weight(self, workload: Workload, target: Target, config: Config, weight: np.ndarray) -> np.ndarray:
+        return super().pack_weight(workload, target, config, weight.astype(np.float32))
 
 
 def chunk_rows(conv: Conv2d) -> tuple[int, ...]:
@@ -109,7 +127,14 @@ def row_chunks(conv: Conv2d, lanes: int) -> Callable[[Values], int]:
     return lambda v: blocks * (conv.out_height // (v["rows"] or conv.out_height))
 
 
-def _seeds(conv: Conv2d, limit: int, padded: bool) -> tuple[Values, ...]:
+def _pads(padded: bool, integer: bool) -> tuple[str, ...]:
+    """Return the places where the input may be padded. Integers are converted there."""
+    if integer:
+        return "chunk", "root"
+    return ("inline", "chunk", "root") if padded else ("inline",)
+
+
+def _seeds(conv: Conv2d, limit: int, pads: tuple[str, ...]) -> tuple[Values, ...]:
     """Return tiles that are wide and divide the width. A large kernel's rows are not unrolled."""
     seeds: list[Values] = []
     for th in divisors(conv.out_height, 2):
@@ -117,7 +142,7 @@ def _seeds(conv: Conv2d, limit: int, padded: bool) -> tuple[Values, ...]:
         exact = divisors(conv.out_width, max(widest, 1))
         unroll_kh = int(th * exact[-1] * conv.kernel[0] * conv.kernel[1] <= MAX_UNROLLED)
         for rows, order in ((0, "channels"), (max(divisors(conv.out_height, 14)), "rows")):
-            for pad in ("inline", "chunk", "root") if padded else ("inline",):
+            for pad in pads:
                 place = {"rows": rows, "order": order, "pad": pad}
                 seeds.append({"th": th, "tw": exact[-1], **place, "unroll_kh": unroll_kh})
     return tuple(seeds)

@@ -19,6 +19,7 @@ from tvm.ir import Var
 from tvm.target import Target
 
 from templates.cpu.dot_products import has_dot_products
+from templates.depthwise import MOST_TAPS
 from templates.integers import INTEGERS, SUMS
 from templates.workloads import Conv2d, Dense
 from tuner.graph.fusion.chain import Anchor, Chain
@@ -38,8 +39,10 @@ def multiplies_integers(targets: Sequence[Target]) -> bool:
 
 
 def fits(product: IntegerProduct) -> bool:
-    """Tell whether a product can become an anchor of integers, which has no groups."""
-    return product.middle is not None and product.groups == 1
+    """Tell whether a product can become an anchor of integers, which has no groups or is depthwise."""
+    channels, each, *kernel = product.weight.shape
+    depthwise = product.groups == channels and each == 1 and prod(kernel) <= MOST_TAPS
+    return (product.middle == 0 and depthwise) or (product.middle is not None and product.groups == 1)
 
 
 @dataclass(eq=False)

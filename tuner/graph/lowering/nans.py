@@ -11,6 +11,7 @@ from tvm.ir.transform import PassContext, module_pass
 from templates.bounds import at_least, at_most, largest, smallest
 
 _PATTERN = "op_pattern"
+KEPT = "edgetune.bounds_kept"  # an attribute of functions whose bounds stay as they are
 _INJECTIVE = 2  # functions with this pattern or a lower one compute each value by itself
 
 
@@ -22,11 +23,15 @@ class KeepNaNs:
     def transform_module(self, module: IRModule, _context: PassContext) -> IRModule:
         """Change all functions of a module. TVM calls this."""
         for name, func in module.functions.items():
-            if isinstance(func, tirx.PrimFunc) and int(func.attrs.get(_PATTERN, _INJECTIVE + 1)) <= _INJECTIVE:
+            if isinstance(func, tirx.PrimFunc) and _is_injective(func) and KEPT not in func.attrs:
                 body = tvm_ffi.structural_map(func.body, [(tirx.Max, _larger), (tirx.Min, _smaller)])
                 if not body.same_as(func.body):
                     module.update_func(name, func.with_body(body))
         return module
+
+
+def _is_injective(func: tirx.PrimFunc) -> bool:
+    return int(func.attrs.get(_PATTERN, _INJECTIVE + 1)) <= _INJECTIVE
 
 
 def _larger(node: Any) -> Any:

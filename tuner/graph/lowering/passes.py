@@ -25,6 +25,7 @@ from tuner.errors import BadInput, last_line
 from tuner.graph.lowering.capture import graph_of, with_captured
 from tuner.graph.lowering.long_sums import LongSums
 from tuner.graph.lowering.nans import KeepNaNs
+from tuner.graph.lowering.quantising import ClipToIntegers
 from tuner.graph.lowering.reshapes import JoinReshapes
 from tuner.graph.lowering.scans import PortableScans
 
@@ -41,6 +42,7 @@ def finish(module: IRModule, target: Target) -> IRModule:
         *([PortableScans()] if target.kind.name == "opencl" else []),
         LongSums(rows=target.kind.name == "llvm"),  # on GPUs a group of work-items shares a row out
         JoinReshapes(),
+        ClipToIntegers(),
         relax.backend.DispatchSampling(),
         relax.backend.DispatchSortScan(),
         passes.LegalizeOps(),
