@@ -138,8 +138,8 @@ class Workload:
 
     `op` names the anchor ("conv2d", "dense"). `attrs` holds its sizes (see templates.workloads for the names of each
     operator). `epilogue` lists the element-wise operators fused behind the anchor, in order, as tokens of
-    templates.epilogue ("bias", "add", "relu", "clip:0:6", ...). `dtype` is the type of all tensors in memory; sums are
-    accumulated in float32.
+    templates.epilogue ("bias", "add", "relu", "clip:0:6", ...). `dtype` is the type of all tensors in memory, or of
+    those that an operator names (vision_ops.recurrent_layer); sums are accumulated in float32.
     """
 
     op: str

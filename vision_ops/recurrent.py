@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 from tvm import tirx
 from tvm.target import Target
 from tvm.tirx.script import builder as T
@@ -22,9 +23,9 @@ from templates.template import Template
 from tuning_db.record import Config, Workload
 from vision_ops.decoding import number
 from vision_ops.kernels import Cells, Emitter, function, held, own, scratch, shared
-from vision_ops.recurrent_layer import BLOCK, OPERATOR, Recurrent
+from vision_ops.recurrent_layer import BLOCK, OPERATOR, QUANTISED, Recurrent
 
-_FEW_WEIGHTS = 1 << 17  # of all directions: one thread reads them from its second-level cache in microseconds
+_FEW_BYTES = 1 << 19  # of weights of all directions: one thread reads them from its second-level cache in microseconds
 _MAX_BLOCKS = 4
 
 
@@ -33,15 +34,16 @@ class RecurrentTemplate(Template):
 
     On a host it computes `blocks` blocks of 16 units at a time. If `split` is "sequences", a thread runs a sequence to
     its end, and if it is "units", the threads share out the units of every step. On a GPU a group of `items` work-items
-    runs a sequence.
+    runs a sequence. Weights of eight bits are read as they are, and become float32 in registers.
     """
 
     name = "vision.recurrent"
     op = "recurrent"
+    dtypes = ("float32", QUANTISED)
 
     def space(self, workload: Workload, target: Target) -> Space | None:
         layer, limits = Recurrent.of(workload), Emitter.of(target).limits
-        return _host_space(layer, target) if limits is None else _gpu_space(layer, limits)
+        return _host_space(layer, target, workload.dtype) if limits is None else _gpu_space(layer, limits)
 
     def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
         emitter, operands = Emitter.of(target), OPERATOR.operands(workload)
@@ -54,7 +56,7 @@ class RecurrentTemplate(Template):
         return function(operands, body)
 
 
-def _host_space(layer: Recurrent, target: Target) -> Space:
+def _host_space(layer: Recurrent, target: Target, dtype: str) -> Space:
     unit = vector_unit(target)
     sums = layer.gates * -(-BLOCK // unit.lanes)  # registers that a block takes
     knobs = (
@@ -66,7 +68,7 @@ def _host_space(layer: Recurrent, target: Target) -> Space:
         Constraint("the sums do not fit", lambda v: v["blocks"] == 1 or v["blocks"] * sums <= unit.accumulators),
     )
     most = max(b for b in knobs[0].values if b == 1 or b * sums <= unit.accumulators)
-    small = layer.sequences * layer.gates * layer.hidden**2 <= _FEW_WEIGHTS
+    small = layer.sequences * layer.gates * layer.hidden**2 * np.dtype(dtype).itemsize <= _FEW_BYTES
     alone = small or layer.sequences >= threads_of(target)
     splits = ("sequences", "units") if alone else ("units", "sequences")
     seeds = tuple({"blocks": blocks, "ki": 4, "split": split} for split in splits for blocks in (1, most))
@@ -95,7 +97,8 @@ def _gpu_features(layer: Recurrent, v: Values) -> Mapping[str, float]:
 
 @dataclass(frozen=True)
 class _Layer:
-    """The layer that is computed, its operands, and what every kernel computes of them."""
+    """The layer that is computed, its operands, and what every kernel computes of them. Weights of eight bits have
+    `scales` among the other operands."""
 
     view: Recurrent
     given: Cells
@@ -113,13 +116,31 @@ class _Layer:
             return held(back) if self.view.reverse else t
         return held(tirx.Select(direction == 1, back, t))
 
+    def weight(self, direction: Any, block: Any, k: Any, *, gate: int, lane: Any) -> Any:
+        """Return a weight of the unit `lane` of a block, with which unit `k` of the state is multiplied, in float32."""
+        value = self.weights[direction, block, k, gate, lane]
+        return value.astype("float32") if "scales" in self.others else value
+
     def begin(self, sums: Callable[[int], tuple[Cells, Any]], at: Sequence[Any], unit: Any) -> None:
         """Emit the first values of the sums of a unit. `at` is the place in the sequence, the sequence of the batch and
-        the direction, and sums(gate) are the cells and the index of a sum."""
+        the direction, and sums(gate) are the cells and the index of a sum. A sum that is to be scaled begins with
+        zero."""
         for gate in range(self.view.gates):
             cells, index = sums(gate)
-            candidate = self.view.kind == "gru" and gate == 2
-            cells[index] = self.others["bias"][at[2], unit] if candidate else self.given[(*at, gate, unit)]
+            cells[index] = number(0.0) if "scales" in self.others else self._added(at, gate, unit)
+
+    def ended(self, sums: Callable[[int], tuple[Cells, Any]], at: Sequence[Any], unit: Any) -> list[Any]:
+        """Return the sums of a unit, scaled if weights are. The operands are those of `begin`."""
+        values = [cells[index] for cells, index in map(sums, range(self.view.gates))]
+        if "scales" not in self.others:
+            return values
+        scales = self.others["scales"]
+        return [self._added(at, gate, unit) + value * scales[at[2], gate, unit] for gate, value in enumerate(values)]
+
+    def _added(self, at: Sequence[Any], gate: int, unit: Any) -> Any:
+        """Return what is added to the products of a unit's state."""
+        candidate = self.view.kind == "gru" and gate == 2
+        return self.others["bias"][at[2], unit] if candidate else self.given[(*at, gate, unit)]
 
     def state_of(self, sums: Sequence[Any], given: Any, before: Any, cells: tuple[Cells, Any]) -> Any:
         """Return a unit's new state. `given` is what a GRU's candidate gets of the inputs, and `cells` has the place of
@@ -189,26 +210,27 @@ class _OnHost(_Loops):
         before, after = held(t % 2), held((t + 1) % 2)
         first = held(tile * blocks)
 
-        def place(block: int, gate: int, lane: Any) -> Any:
-            return (block * view.gates + gate) * BLOCK + lane
+        def place(block: int, lane: Any) -> Callable[[int], tuple[Cells, Any]]:
+            return lambda gate: (sums, (block * view.gates + gate) * BLOCK + lane)
 
         for block in range(blocks):
             with T.vectorized(0, BLOCK) as lane:
                 unit = (first + block) * BLOCK + lane
-                self.layer.begin(lambda gate: (sums, place(block, gate, lane)), (at, sequence, direction), unit)  # noqa: B023
+                self.layer.begin(place(block, lane), (at, sequence, direction), unit)
 
         def add(k: Any, value: Any) -> None:
             for block in range(blocks):
                 for gate in range(view.gates):
                     with T.vectorized(0, BLOCK) as lane:
-                        product = value * self.layer.weights[direction, first + block, k, gate, lane]
-                        sums[place(block, gate, lane)] = sums[place(block, gate, lane)] + product
+                        product = value * self.layer.weight(direction, first + block, k, gate=gate, lane=lane)
+                        cells, index = place(block, lane)(gate)
+                        cells[index] = cells[index] + product
 
         self.over_state(lambda k: state[before, direction, sequence, k], add)
         for block in range(blocks):
             with T.vectorized(0, BLOCK) as lane:
                 unit = (first + block) * BLOCK + lane
-                gates = [sums[place(block, gate, lane)] for gate in range(view.gates)]
+                gates = self.layer.ended(place(block, lane), (at, sequence, direction), unit)
                 given = self.layer.given[at, sequence, direction, view.gates - 1, unit]
                 cells = self.layer.others.get("last_cells", sums), (direction, sequence, unit)
                 old = state[before, direction, sequence, unit]
@@ -248,14 +270,13 @@ class _OnGpu(_Loops):
 
         def add(k: Any, value: Any) -> None:
             for gate in range(view.gates):
-                weight = self.layer.weights[direction, unit // BLOCK, k, gate, unit % BLOCK]
+                weight = self.layer.weight(direction, unit // BLOCK, k, gate=gate, lane=unit % BLOCK)
                 sums[gate] = sums[gate] + value * weight
 
         self.over_state(lambda k: state[before, k], add)
         given = self.layer.given[at, sequence, direction, view.gates - 1, unit]
-        new = held(
-            self.layer.state_of([sums[gate] for gate in range(view.gates)], given, state[before, unit], (cells, i))
-        )
+        gates = self.layer.ended(lambda gate: (sums, gate), (at, sequence, direction), unit)
+        new = held(self.layer.state_of(gates, given, state[before, unit], (cells, i)))
         state[after, unit] = new
         self.layer.others["states"][at, direction, sequence, unit] = new
 

@@ -21,6 +21,7 @@ from vision_ops.decoding import numpy_sigmoid
 
 BLOCK = 16  # units whose weights lie together
 GATES = {"rnn": 1, "gru": 3, "lstm": 4}
+QUANTISED = "int8"  # the dtype of workloads whose weights are whole numbers
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,11 @@ class Recurrent(View):
     `bias` (directions, hidden) of the candidate's product; and the first `state` and, of an LSTM, `cells`, each
     (directions, batch, hidden). The outputs are `states` (steps, directions, batch, hidden) and, of an LSTM, the last
     cells. Raises ValueError for an unknown kind, sizes below one, and units that do not fill their blocks.
+
+    All of them are float32, unless the workload's dtype is "int8". Then the weights are integers of eight bits, and
+    behind them is an input `scales` (directions, gates, hidden), with which each sum of products is multiplied before
+    `given` or the bias is added. The state stays float32, which is more exact than in onnxruntime, whose
+    DynamicQuantizeLSTM quantises the state at every step.
     """
 
     op = "recurrent"
@@ -96,30 +102,43 @@ class RecurrentOperator(Operator):
         shapes = {
             "given": (layer.steps, layer.batch, layer.directions, layer.gates, layer.hidden),
             "weights": (layer.directions, layer.blocks, layer.hidden, layer.gates, BLOCK),
+            **({"scales": (layer.directions, layer.gates, layer.hidden)} if workload.dtype == QUANTISED else {}),
             **({"bias": (layer.directions, layer.hidden)} if layer.kind == "gru" else {}),
             "state": state,
             **({"cells": state} if layer.kind == "lstm" else {}),
         }
-        return tuple(TensorSpec(name, shape, workload.dtype) for name, shape in shapes.items())
+        dtypes = {"weights": workload.dtype}
+        return tuple(TensorSpec(name, shape, dtypes.get(name, "float32")) for name, shape in shapes.items())
 
     def outputs(self, workload: Workload) -> tuple[TensorSpec, ...]:
         layer = Recurrent.of(workload)
         state = (layer.directions, layer.batch, layer.hidden)
-        states = TensorSpec("states", (layer.steps, *state), workload.dtype)
-        return (states, TensorSpec("last_cells", state, workload.dtype)) if layer.kind == "lstm" else (states,)
+        states = TensorSpec("states", (layer.steps, *state), "float32")
+        return (states, TensorSpec("last_cells", state, "float32")) if layer.kind == "lstm" else (states,)
 
     def random_inputs(self, workload: Workload, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
-        """Draw inputs. Weights are as small as those of a layer that torch begins with."""
+        """Draw inputs. Weights, times their scales, are as small as those of a layer that torch begins with."""
         scale = Recurrent.of(workload).hidden ** -0.5
         scales = {"weights": scale, "bias": scale}
-        return tuple(
-            (rng.standard_normal(s.shape) * scales.get(s.name, 1.0)).astype(s.dtype) for s in self.inputs(workload)
-        )
+
+        def drawn(spec: TensorSpec) -> np.ndarray:
+            if spec.dtype == QUANTISED:
+                return rng.integers(-128, 128, spec.shape, spec.dtype)
+            if spec.name == "scales":
+                return (rng.uniform(0.5, 1.5, spec.shape) * scale / 74).astype(spec.dtype)  # 74 steps are a deviation
+            return (rng.standard_normal(spec.shape) * scales.get(spec.name, 1.0)).astype(spec.dtype)
+
+        return tuple(drawn(spec) for spec in self.inputs(workload))
 
     def hostile_inputs(
         self, workload: Workload, inputs: Sequence[np.ndarray]
     ) -> Iterator[tuple[str, tuple[np.ndarray, ...]]]:
         given, *others = inputs
+        if workload.dtype == QUANTISED:
+            weights, scales, *rest = others
+            ends = np.where(weights < 0, -128, 127).astype(weights.dtype)
+            yield "weights at the ends of their range", (given, ends, scales, *rest)
+            yield "scales of zero and below", (given, weights, -scales * (scales > scales.mean()), *rest)
         yield "large", (given * np.float32(1e4), *others)
         yield "zeros", (np.zeros_like(given), *others)
         hole = given.copy()
@@ -129,6 +148,7 @@ class RecurrentOperator(Operator):
     def reference(self, workload: Workload, inputs: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
         layer = Recurrent.of(workload)
         given, weights, *others = (x.astype(np.float64) for x in inputs)
+        scales = others.pop(0) if workload.dtype == QUANTISED else np.ones((2, 1, 1))
         bias = others.pop(0) if layer.kind == "gru" else np.zeros((layer.directions, layer.hidden))
         state, cells = others[0].copy(), others[-1].copy()
         whole = weights.transpose(0, 2, 3, 1, 4).reshape(layer.directions, layer.hidden, -1)
@@ -136,7 +156,8 @@ class RecurrentOperator(Operator):
         for t in range(layer.steps):
             for d in range(layer.directions):
                 at = layer.steps - 1 - t if layer.is_reverse(d) else t
-                products = (state[d] @ whole[d]).reshape(layer.batch, layer.gates, layer.hidden).swapaxes(0, 1)
+                sums = (state[d] @ whole[d]).reshape(layer.batch, layer.gates, layer.hidden)
+                products = (sums * scales[d]).swapaxes(0, 1)
                 of_inputs = given[at, :, d].swapaxes(0, 1)
                 state[d], cells[d] = _step(layer.kind, of_inputs, products, (state[d], cells[d]), bias[d])
                 states[at, d] = state[d]

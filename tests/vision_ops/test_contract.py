@@ -72,6 +72,8 @@ WORKLOADS = {
     "lstm, backwards": Recurrent(5, 1, 48, reverse=True).workload(),
     "gru": Recurrent(6, 3, 32, 2, "gru").workload(),
     "rnn": Recurrent(6, 1, 128, 1, "rnn").workload(),
+    "lstm of eight bits": Recurrent(7, 2, 64, 2).workload("int8"),
+    "gru of eight bits": Recurrent(6, 3, 32, 2, "gru").workload("int8"),
     "nms by id": Nms(1, 1, 600, 600, 200, 0.45, by_id=True).workload(),
 }
 PROFILES = {profile.name: profile for profile in all_profiles()}

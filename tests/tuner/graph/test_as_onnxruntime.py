@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from tests.templates.support import host_target
-from tests.tuner.graph.networks import Net, assert_as_onnxruntime, run
+from tests.tuner.graph.networks import Net, assert_as_onnxruntime, calls, lowered, run
 from tuner.errors import BadInput
 
 Image = Callable[..., np.ndarray]
@@ -32,6 +32,50 @@ def test_a_clip_whose_bounds_are_crossed(tmp_path: Path) -> None:
     net = Net()
     out = net.op("Clip", net.input(3, 5), net.scalar(2.0), net.scalar(-1.0))
     assert_as_onnxruntime(net, tmp_path, out, x=image(3, 5))
+
+
+@pytest.mark.parametrize("kind", ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64"])
+@pytest.mark.parametrize("source", [np.float32, np.float64])
+def test_casts_to_integers(tmp_path: Path, source: type, kind: str) -> None:
+    """What is in the range is as in onnxruntime. Of other numbers the remainder is taken, also as there where the type
+    has less than 32 bits, and what is not finite becomes 0."""
+    info, net = np.iinfo(kind), Net()
+    ends = np.array([info.min, info.max, info.max // 2], np.float64) * (1 - 2.0**-20)
+    fine = np.concatenate([[0.0, -0.0, 0.4, 0.9, 1.5, 17.99], ends, [-0.9, -1.5, -17.99]]).astype(source)
+    fine = fine[np.trunc(fine) >= info.min]
+    wrong = np.array([np.nan, np.inf, -np.inf], source)
+    beyond = np.array([256.5, -129.5, 70001.0, -40000.0, 2.0**31 - 128], source)
+    single = TensorProto.FLOAT if source is np.float32 else TensorProto.DOUBLE
+    x = net.input(len(fine) + 8, dtype=single)
+    number = net.op("Cast", x, to=helper.np_dtype_to_tensor_dtype(np.dtype(kind)))
+    out = net.op("Cast", number, to=TensorProto.DOUBLE)
+    graph = net.graph(tmp_path, out)
+    found = run(graph, host_target(), {"x": np.concatenate([fine, beyond, wrong])})[out]
+    np.testing.assert_array_equal(found[: len(fine)], np.trunc(fine))
+    np.testing.assert_array_equal(found[len(fine) : -3], beyond.astype(np.int64).astype(kind))
+    np.testing.assert_array_equal(found[-3:], 0)
+    assert len(calls(graph, host_target())) == 1
+    inside = np.concatenate([fine, np.zeros(8, source)])
+    assert_as_onnxruntime(net, tmp_path, out, x=inside)
+
+
+@pytest.mark.parametrize("kind", ["int8", "uint8"])
+def test_what_is_quantised_is_written_once(tmp_path: Path, kind: str) -> None:
+    """A quantisation is one kernel, whose values are in registers until they are integers. onnxruntime makes the least
+    integer of a NaN."""
+    net = Net()
+    scale, zero = net.scalar(0.02), net.constant(np.array(3, kind))
+    narrow = net.op("QuantizeLinear", net.input(3, 5, 16), scale, zero)
+    out = net.op("DequantizeLinear", narrow, scale, zero)
+    x = image(3, 5, 16)
+    x[0, 0, :6] = np.inf, -np.inf, 1e30, -1e30, -0.06, 0.03
+    assert_as_onnxruntime(net, tmp_path, out, x=x)
+    graph = net.graph(tmp_path, out)
+    assert len(calls(graph, host_target())) == 1
+    (func,) = (f for name, f in lowered(graph, host_target()).module.functions.items() if name.name_hint != "main")
+    assert "sblock_alloc_buffer" not in func.script()
+    x[1, 1, 1] = np.nan
+    assert run(graph, host_target(), {"x": x})[out][1, 1, 1] == np.float32(-3 * 0.02)  # the integer is 0
 
 
 @pytest.mark.parametrize("exponent", [np.int64(3), np.int32(2), np.float32(1.5)])

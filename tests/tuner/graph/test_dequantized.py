@@ -104,7 +104,7 @@ def _step(path: Path) -> float:
 def test_images_stay_in_blocks(quantized: Path) -> None:
     """Between the first layer, which reads plain images, and the mean nothing is laid out anew."""
     named = calls(_graph(quantized), host_target())
-    assert all(name.startswith(("conv2d", "max_pool", "fused_cast1_")) for name in named[1:6])
+    assert all(name.startswith(("conv2d", "max_pool", "fused_cast")) for name in named[1:6])
     if QOPERATOR not in str(quantized):
         assert sum("to_plain" in name or "to_blocked" in name for name in named) == 1
 

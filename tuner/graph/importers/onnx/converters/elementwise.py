@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import onnx
 import tvm
 from tvm import relax
 
@@ -64,6 +65,22 @@ def _pow(inputs: Inputs, _attrs: Attributes) -> Any:
     common = "float32" if types[0] == "float32" else "float64"
     power = relax.op.power(relax.op.astype(base, common), relax.op.astype(exponent, common))
     return power if types[0] == common else relax.op.astype(power, types[0])
+
+
+def _cast(inputs: Inputs, attrs: Attributes) -> Any:
+    """Convert floating-point numbers to integers: cut their fractions off, and take the remainder of what is too large
+    for the type, as TVM's converter does. What is not finite becomes 0 (`lowering.nans`).
+
+    The conversion of a wider integer keeps its lowest bits, which is the remainder. TVM's converter computes it, and
+    reads every value several times, for which the values are written to memory first. That takes ten times as long as a
+    quantisation otherwise does.
+    """
+    source, kind = dtype_of(inputs[0]), np.dtype(onnx.helper.tensor_dtype_to_np_dtype(attrs["to"]))
+    if source not in ("float16", "float32", "float64") or kind.kind not in "iu":
+        return None
+    if kind.itemsize == 8:
+        return relax.op.astype(inputs[0], kind.name)
+    return relax.op.astype(relax.op.astype(inputs[0], "int64" if kind.itemsize == 4 else "int32"), kind.name)
 
 
 def _sinh(inputs: Inputs, _attrs: Attributes) -> Any:
@@ -163,6 +180,7 @@ def _thresholded_relu(inputs: Inputs, attrs: Attributes) -> Any:
 
 
 CONVERTERS: dict[str, Callable[[Inputs, Attributes], Any]] = {
+    "Cast": _cast,
     "Clip": _clip,
     "Cosh": _cosh,
     "Gather": _gather,

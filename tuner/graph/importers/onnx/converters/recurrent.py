@@ -8,9 +8,9 @@ from typing import Any
 from tvm import relax
 
 from tuner.graph.importers.onnx.rewrites.loops import STEPS
-from tuner.graph.ir.bindings import shape_of
+from tuner.graph.ir.bindings import dtype_of, shape_of
 from tuner.graph.ir.operators import emit_operator
-from vision_ops.recurrent_layer import Recurrent
+from vision_ops.recurrent_layer import QUANTISED, Recurrent
 
 
 def _recurrent(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
@@ -19,7 +19,8 @@ def _recurrent(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: Mappin
         raise ValueError("the sizes of its inputs are not known")
     steps, batch, directions, _, hidden = shape
     layer = Recurrent(steps, batch, hidden, directions, attrs["layer"].decode(), reverse=bool(attrs["reverse"]))
-    found = emit_operator(builder, layer.workload(), inputs)
+    dtype = QUANTISED if dtype_of(inputs[1]) == QUANTISED else "float32"
+    found = emit_operator(builder, layer.workload(dtype), inputs)
     return relax.Tuple(found) if len(found) > 1 else found[0]
 
 

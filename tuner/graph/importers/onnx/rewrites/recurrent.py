@@ -184,7 +184,7 @@ def _usual_gates(layers: Sequence[_Layer], attrs: Mapping[str, Any]) -> Gates | 
     kind, count = layers[0].kind, _GATES[layers[0].kind]
     names = [name.lower() for name in attrs.get("activations") or ()]
     unusual = (
-        any(layer.scales is not None or layer.peepholes is not None for layer in layers),
+        any(layer.peepholes is not None for layer in layers),
         names and names != [name.lower() for name in _FUNCTIONS[kind]] * len(layers),
         attrs.get("clip", 0.0) or attrs.get("input_forget", 0),
         kind == "GRU" and not attrs.get("linear_before_reset", 0),
@@ -196,12 +196,16 @@ def _usual_gates(layers: Sequence[_Layer], attrs: Mapping[str, Any]) -> Gates | 
     def stacked(parts: Sequence[np.ndarray]) -> np.ndarray:
         return np.stack([part.reshape(count, -1, *part.shape[1:]) for part in parts])
 
+    rows = len(layers[0].r)
+    steps = [layer.scales for layer in layers if layer.scales is not None]
+    scales = [stacked([np.broadcast_to(of[i], (rows,)) for of in steps]) for i in (0, 1) if steps]
     return Gates(
         kind.lower(),
         stacked([layer.w for layer in layers]),
         stacked([layer.r for layer in layers]),
         stacked([layer.bias_w for layer in layers]),
         stacked([layer.bias_r for layer in layers]),
+        (scales[0], scales[1]) if scales else None,
     )
 
 
