@@ -180,7 +180,7 @@ def apply(epilogue: Sequence[str], value: Any, reads: Sequence[Any]) -> Any:
 def _with_operand(name: str, value: Any, read: Any) -> Any:
     if name == "quantize":
         steps = tirx.nearbyint(value * read[0]) + read[1]
-        return tirx.max(tirx.min(steps, _f32(255)), _f32(0))  # what is no number becomes 255
+        return tirx.min(tirx.max(steps, _f32(0)), _f32(255))  # what is no number becomes 0
     if name == "border":
         return value
     return value * read if name == "scale" else value + read

@@ -150,6 +150,12 @@ def sigmoid(x: Any, times_power: Callable[[Any, Any], Any] = _times_power) -> An
     return _f32(1) / (_f32(1) + exp(_f32(0) - x, times_power))
 
 
+def _nearest(x: Any) -> Any:
+    """Return the whole number nearest to x, the even one of two. TVM makes scalars of a vector that its own operator is
+    called for, and LLVM has an instruction."""
+    return tirx.call_llvm_pure_intrin("float32", "llvm.nearbyint", x)
+
+
 def _functions(target: Target) -> dict[str, Callable[[Any], Any]]:
     """Return the functions that a CPU or an OpenCL device computes, by TVM's names."""
     if target.kind.name == "opencl":
@@ -161,12 +167,13 @@ def _functions(target: Target) -> dict[str, Callable[[Any], Any]]:
         "tirx.tanh": tanh,
         "tirx.erf": erf,
         "tirx.sigmoid": partial(sigmoid, times_power=times_power),
+        "tirx.nearbyint": _nearest,
     }
 
 
 def with_vector_math(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
-    """Return a scheduled function for a CPU with its calls of exp, log, tanh, erf and sigmoid in float32 replaced by
-    what is above, and one for OpenCL with those of tanh and erf, for which PoCL calls the C library for every value.
+    """Return a scheduled function for a CPU with its calls of exp, log, tanh, erf, sigmoid and nearbyint in float32
+    replaced by what is above, and one for OpenCL with those of tanh and erf, for which PoCL calls the C library for every value.
     Other functions stay as they are: the devices' own versions are vectors, or as fast."""
     if target.kind.name not in ("llvm", "opencl"):
         return func

@@ -23,7 +23,7 @@ from tuner.graph.lowering.nans import KEPT
 @module_pass(opt_level=0, name="ClipToIntegers")
 class ClipToIntegers:
     """Writes a clipping and the conversion to an integer type behind it as one function. What is no number becomes the
-    upper bound."""
+    lower bound, as in onnxruntime."""
 
     def transform_module(self, module: IRModule, _context: PassContext) -> IRModule:
         """Change all Relax functions of a module. TVM calls this."""
@@ -51,7 +51,7 @@ class _Rewriter(relax.PyExprMutator):  # type: ignore[misc]
         bounds = [tirx.const(float(getattr(bound, "value", bound)), kind) for bound in (low, high)]
 
         def steps(*index: Any) -> Any:
-            return tirx.max(tirx.min(data(*index), bounds[1]), bounds[0]).astype(dtype)
+            return tirx.min(tirx.max(data(*index), bounds[0]), bounds[1]).astype(dtype)
 
         stages = [data, te.compute(shape, steps, name="steps")]
         function = te.create_prim_func(stages, index_dtype_override=INDEX_DTYPE).without_attr("global_symbol")
