@@ -173,8 +173,8 @@ def _functions(target: Target) -> dict[str, Callable[[Any], Any]]:
 
 def with_vector_math(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
     """Return a scheduled function for a CPU with its calls of exp, log, tanh, erf, sigmoid and nearbyint in float32
-    replaced by what is above, and one for OpenCL with those of tanh and erf, for which PoCL calls the C library for every value.
-    Other functions stay as they are: the devices' own versions are vectors, or as fast."""
+    replaced by what is above, and one for OpenCL with those of tanh and erf, for which PoCL calls the C library for
+    every value. Other functions stay as they are: the devices' own versions are vectors, or as fast."""
     if target.kind.name not in ("llvm", "opencl"):
         return func
     functions = _functions(target)
