@@ -200,11 +200,21 @@ _OTHER_STYLES = (("patch", 64), ("inline", 64), ("row", 64), ("kernel", 128))
 def _seeds(tiling: _Tiling, knobs: tuple[Knob, ...]) -> tuple[Values, ...]:
     """Return for each style the tile of an item that fits into its registers and needs the fewest loads per sum.
 
-    Long vectors are preferred. Groups have about the style's size and compute as little as possible in vain.
+    Long vectors are preferred; on a CPU none is shorter than its registers, and tiles that do not divide the image are
+    taken to be half as fast, as every result is stored under a condition. Groups have about the style's size and
+    compute as little as possible in vain.
     """
     values = {knob.name: knob.values for knob in knobs}
+    on_cpu = tiling.limits.family == "cpu"
+    if on_cpu:
+        values["vec"] = (max(values["vec"]),)
+
+    def cost(v: Values) -> float:
+        cut = 2 if on_cpu and tiling.waste(v) > 1 else 1
+        return _loads(tiling, v) * (1 + 1 / v["vec"]) * tiling.waste(v) * cut
+
     constraints = _constraints(tiling)
-    most = tiling.limits.sums // (2 if tiling.limits.family == "cpu" else 1)
+    most = tiling.limits.sums // (2 if on_cpu else 1)
     seeds: list[Values] = []
     for pad, items in _STYLES.get(tiling.limits.family, _OTHER_STYLES):
         if pad not in values["pad"]:
@@ -214,7 +224,7 @@ def _seeds(tiling: _Tiling, knobs: tuple[Knob, ...]) -> tuple[Values, ...]:
         tiles = [{**fixed, **dict(zip(names, t, strict=True))} for t in itertools.product(*(values[n] for n in names))]
         small = [t for t in tiles if tiling.sums(t) + tiling.fetched_early(t) <= most]
         fitting = [t for t in small if tiling.unrolled(t) <= tiling.limits.max_unrolled]
-        for tile in sorted(fitting, key=lambda t: _loads(tiling, t) * (1 + 1 / t["vec"]) * tiling.waste(t)):
+        for tile in sorted(fitting, key=cost):
             shapes = itertools.product(values["ct"], values["yt"], values["xt"])
             groups = [{**tile, "ct": ct, "yt": yt, "xt": xt} for ct, yt, xt in shapes]
             valid = [g for g in groups if all(c.holds(g) for c in constraints)]
