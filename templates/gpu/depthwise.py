@@ -191,7 +191,7 @@ def _constraints(tiling: _Tiling) -> tuple[Constraint, ...]:
 
 # Styles of seed configs for each family, (`pad`, items of a group), in the order in which they are worth trying.
 _STYLES = {
-    "cpu": (("patch", 4), ("row", 1), ("kernel", 1), ("inline", 1)),
+    "cpu": (("row", 1), ("patch", 4), ("kernel", 1), ("inline", 1)),
     "nvidia": (("inline", 128), ("patch", 128), ("shared", 128), ("kernel", 256)),
 }
 _OTHER_STYLES = (("patch", 64), ("inline", 64), ("row", 64), ("kernel", 128))
@@ -201,8 +201,9 @@ def _seeds(tiling: _Tiling, knobs: tuple[Knob, ...]) -> tuple[Values, ...]:
     """Return for each style the tile of an item that fits into its registers and needs the fewest loads per sum.
 
     Long vectors are preferred; on a CPU none is shorter than its registers, and tiles that do not divide the image are
-    taken to be half as fast, as every result is stored under a condition. Groups have about the style's size and
-    compute as little as possible in vain.
+    taken to be half as fast, as every result is stored under a condition. There, too, an item that copies row by row
+    computes one row, in a loop over the kernel's rows. Groups have about the style's size and compute as little as
+    possible in vain.
     """
     values = {knob.name: knob.values for knob in knobs}
     on_cpu = tiling.limits.family == "cpu"
@@ -220,8 +221,11 @@ def _seeds(tiling: _Tiling, knobs: tuple[Knob, ...]) -> tuple[Values, ...]:
         if pad not in values["pad"]:
             continue
         names = ("vec", "yi", "xi")
-        fixed = {"ct": 1, "yt": 1, "xt": 1, "pad": pad, "unroll_kh": 1}
+        one_row = on_cpu and pad == "row"
+        fixed = {"ct": 1, "yt": 1, "xt": 1, "pad": pad, "unroll_kh": int(not one_row)}
         tiles = [{**fixed, **dict(zip(names, t, strict=True))} for t in itertools.product(*(values[n] for n in names))]
+        if one_row:
+            tiles = [t for t in tiles if t["yi"] == 1]
         small = [t for t in tiles if tiling.sums(t) + tiling.fetched_early(t) <= most]
         fitting = [t for t in small if tiling.unrolled(t) <= tiling.limits.max_unrolled]
         for tile in sorted(fitting, key=cost):
