@@ -97,6 +97,12 @@ class Template(ABC):
     def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
         """Return the scheduled function. Raises ScheduleError if the config cannot be applied."""
 
+    def leads(self, target: Target) -> bool:
+        """Tell whether its space comes before those of templates that do not lead, so that its first seed is what an
+        operator gets where nothing was measured. Templates of the same kind are in the order of their names."""
+        del target
+        return False
+
     def spread(self, workload: Workload, target: Target, config: Config) -> Config:
         """Return a config like `config`, which was the best with another number of threads, that gives work to all
         threads of the target.
@@ -204,7 +210,7 @@ def _spaces(
     workload: Workload, target: Target, only: Sequence[str] | None = None, exact: bool = False
 ) -> Iterator[Space]:
     """Yield the spaces that `search_space` unites. Each is built only when the iteration reaches it."""
-    for template in all_templates():
+    for template in sorted(all_templates(), key=lambda template: not template.leads(target)):
         if (
             template.op != workload.op
             or workload.dtype not in template.dtypes

@@ -17,7 +17,7 @@ from tvm.target import Target
 from templates.attention import Attention
 from templates.attention_stages import Given, masked
 from templates.blocking import tile_sizes
-from templates.gpu.limits import GpuLimits, gpu_limits
+from templates.gpu.limits import GpuLimits, gpu_limits, gpu_limits_of
 from templates.gpu.stages import (
     Group,
     launch,
@@ -37,7 +37,12 @@ _ITEMS = 64  # of a group of the kernels that have no tile
 _COUNTS = (1, 2, 4, 8, 16, 32, 64)
 _MAX_WASTE = 1.5  # rows and columns of scores that are computed, over those that there are
 _SEEDS: dict[str, tuple[Values, ...]] = {
-    "cpu": ({"vec": 16, "nb": 4, "ki": 4, "wv": 16}, {"vec": 8, "nb": 4, "ki": 4, "wv": 8}, {"vec": 4, "ki": 4}),
+    "cpu": (
+        {"vec": 16, "nb": 4, "ki": 4, "wv": 16},
+        {"vec": 8, "nb": 4, "ki": 4, "wv": 8},
+        {"vec": 16, "ki": 4, "wv": 16},
+        {"vec": 4, "ki": 4, "wv": 8},
+    ),
     "other": (
         {"vec": 4, "ot": 16, "rt": 4, "ki": 4, "wv": 4, "wt": 16},
         {"vec": 2, "ot": 16, "rt": 8, "ki": 4, "wv": 2, "wt": 16},
@@ -55,7 +60,7 @@ class GpuAttention(Template):
     """
 
     name = "gpu.attention"
-    version = 2
+    version = 3
     op = "attention"
 
     def space(self, workload: Workload, target: Target) -> Space | None:
@@ -68,7 +73,9 @@ class GpuAttention(Template):
         return Space(self.name, knobs, constraints, valid, lambda v: _features(view, limits, v))
 
     def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
-        return _schedule(_compute(_Problem(Attention.of(workload), config.knobs)), config.knobs)
+        view, on_cpu = Attention.of(workload), gpu_limits_of(target).family == "cpu"
+        result_width = config["wv"] if on_cpu and view.order.endswith("a") else 1
+        return _schedule(_compute(_Problem(view, config.knobs)), config.knobs, result_width)
 
 
 def _knobs(view: Attention, limits: GpuLimits) -> tuple[Knob, ...]:
@@ -219,14 +226,14 @@ def _reduced(problem: _Problem, values: te.Tensor, reduce: Callable[..., Any], n
     return te.compute((problem.heads, problem.rows), lambda g, i: reduce(of_lanes[g, i, lane], axis=lane), name=name)
 
 
-def _schedule(func: tirx.PrimFunc, v: Values) -> tirx.PrimFunc:
+def _schedule(func: tirx.PrimFunc, v: Values, result_width: int) -> tirx.PrimFunc:
+    """Schedule the kernels. An item of the last one writes a vector of `result_width` elements."""
     sch = new_schedule(func)
     own_kernel(sch, sch.get_sblock("keys"), _ITEMS, v["vec"])
     own_kernel(sch, sch.get_sblock("powers"), _ITEMS, v["vec"])
     for name in ("largest", "total"):
         _by_rows(sch, name)
-    out = sch.get_sblock("out")
-    own_kernel(sch, out, _ITEMS, 1)
+    own_kernel(sch, sch.get_sblock("out"), _ITEMS, result_width)
     _schedule_products(sch, v)
     _schedule_scores(sch, v)
     return sch.mod["main"]

@@ -3,7 +3,8 @@
 Element-wise stages are inlined. A function that normalises rows (softmax, layer norm) becomes one kernel with a
 work-group per row. The terms of a long reduction with few results are distributed over the items of a group. Any other
 block gets one work-item per result, or per vector of neighbouring results. Code that none of this applies to runs in
-one work-item, which is slow but correct.
+one work-item, which is slow but correct. For a CPU behind OpenCL, `of_loops` makes kernels of what was scheduled for
+CPUs.
 """
 
 from __future__ import annotations
@@ -93,10 +94,8 @@ def _in_kernels(func: tirx.PrimFunc, limits: GpuLimits) -> tirx.PrimFunc:
 
 
 def is_of_vectors(func: tirx.PrimFunc) -> bool:
-    """Tell whether a function is element-wise, with stages that can be vectors in OpenCL and CUDA."""
-    blocks = nodes_of(func.body, SBlock)
-    is_reduced = any(int(axis.iter_type) == tirx.IterVar.CommReduce for block in blocks for axis in block.iter_vars)
-    return not is_reduced and all(map(_has_vectors, blocks))
+    """Tell whether all stages of a function can be vectors in OpenCL and CUDA."""
+    return all(map(_has_vectors, nodes_of(func.body, SBlock)))
 
 
 def _scheduled(sch: Schedule, limits: GpuLimits) -> Schedule:

@@ -191,7 +191,7 @@ def _constraints(tiling: _Tiling) -> tuple[Constraint, ...]:
 
 # Styles of seed configs for each family, (`pad`, items of a group), in the order in which they are worth trying.
 _STYLES = {
-    "cpu": (("patch", 4), ("row", 1), ("kernel", 1), ("inline", 1)),
+    "cpu": (("row", 1), ("patch", 4), ("kernel", 1), ("inline", 1)),
     "nvidia": (("inline", 128), ("patch", 128), ("shared", 128), ("kernel", 256)),
 }
 _OTHER_STYLES = (("patch", 64), ("inline", 64), ("row", 64), ("kernel", 128))
@@ -200,21 +200,35 @@ _OTHER_STYLES = (("patch", 64), ("inline", 64), ("row", 64), ("kernel", 128))
 def _seeds(tiling: _Tiling, knobs: tuple[Knob, ...]) -> tuple[Values, ...]:
     """Return for each style the tile of an item that fits into its registers and needs the fewest loads per sum.
 
-    Long vectors are preferred. Groups have about the style's size and compute as little as possible in vain.
+    Long vectors are preferred; on a CPU none is shorter than its registers, and tiles that do not divide the image are
+    taken to be half as fast, as every result is stored under a condition. There, too, an item that copies row by row
+    computes one row, in a loop over the kernel's rows. Groups have about the style's size and compute as little as
+    possible in vain.
     """
     values = {knob.name: knob.values for knob in knobs}
+    on_cpu = tiling.limits.family == "cpu"
+    if on_cpu:
+        values["vec"] = (max(values["vec"]),)
+
+    def cost(v: Values) -> float:
+        cut = 2 if on_cpu and tiling.waste(v) > 1 else 1
+        return _loads(tiling, v) * (1 + 1 / v["vec"]) * tiling.waste(v) * cut
+
     constraints = _constraints(tiling)
-    most = tiling.limits.sums // (2 if tiling.limits.family == "cpu" else 1)
+    most = tiling.limits.sums // (2 if on_cpu else 1)
     seeds: list[Values] = []
     for pad, items in _STYLES.get(tiling.limits.family, _OTHER_STYLES):
         if pad not in values["pad"]:
             continue
         names = ("vec", "yi", "xi")
-        fixed = {"ct": 1, "yt": 1, "xt": 1, "pad": pad, "unroll_kh": 1}
+        one_row = on_cpu and pad == "row"
+        fixed = {"ct": 1, "yt": 1, "xt": 1, "pad": pad, "unroll_kh": int(not one_row)}
         tiles = [{**fixed, **dict(zip(names, t, strict=True))} for t in itertools.product(*(values[n] for n in names))]
+        if one_row:
+            tiles = [t for t in tiles if t["yi"] == 1]
         small = [t for t in tiles if tiling.sums(t) + tiling.fetched_early(t) <= most]
         fitting = [t for t in small if tiling.unrolled(t) <= tiling.limits.max_unrolled]
-        for tile in sorted(fitting, key=lambda t: _loads(tiling, t) * (1 + 1 / t["vec"]) * tiling.waste(t)):
+        for tile in sorted(fitting, key=cost):
             shapes = itertools.product(values["ct"], values["yt"], values["xt"])
             groups = [{**tile, "ct": ct, "yt": yt, "xt": xt} for ct, yt, xt in shapes]
             valid = [g for g in groups if all(c.holds(g) for c in constraints)]

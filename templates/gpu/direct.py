@@ -275,7 +275,7 @@ def _seeds(tiling: Tiling, knobs: tuple[Knob, ...], constraints: tuple[Constrain
             continue
         chosen = {"pad": style.pad, "wshared": style.wshared, "asynchronous": style.asynchronous}
         chosen |= {"turns": max(t for t in values.get("turns", (1,)) if t <= style.turns)}
-        chosen |= {"unroll_kw": int(tiling.limits.family != "cpu")}
+        chosen |= {"unroll_kw": int(tiling.limits.family != "cpu"), "ui": _seeded_unrolling(tiling, values["ui"])}
         fixed = {name: chosen[name] if chosen.get(name) in known else known[0] for name, known in values.items()}
         ranked = sorted(items, key=lambda t: _item_cost(tiling, style, {**fixed, **t}))
         for item in ranked[:_ITEM_TILES]:
@@ -285,6 +285,14 @@ def _seeds(tiling: Tiling, knobs: tuple[Knob, ...], constraints: tuple[Constrain
                 seeds.append(best)
                 break
     return tuple(seeds)
+
+
+def _seeded_unrolling(tiling: Tiling, ui: Sequence[int]) -> int:
+    """Return the value of `ui` for seed configs: the most, but on a CPU not the whole reduction. Without any loop LLVM
+    moves all reads of the input before the loop over output blocks, and spills them to the stack."""
+    blocks = tiling.problem.blocks
+    is_whole = tiling.problem.conv.kernel == (1, 1) and blocks.in_blocks == 1
+    return next((u for u in ui if u < blocks.in_lanes), ui[0]) if is_whole and tiling.limits.family == "cpu" else ui[0]
 
 
 def _tiles(values: Mapping[str, tuple[Any, ...]], names: Sequence[str]) -> list[dict[str, Any]]:

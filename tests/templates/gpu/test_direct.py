@@ -60,6 +60,13 @@ def test_a_processors_items_copy_their_input_once_for_all_their_channels(platfor
     assert Compiled(template, workload, target, config, place.device).error() < 1e-5
 
 
+@pytest.mark.parametrize(("in_channels", "is_whole"), [(8, True), (16, False)])
+def test_a_processors_seeds_keep_a_loop_over_one_block_of_input(in_channels: int, is_whole: bool) -> None:
+    target = driver("pocl").target(replace(limits_of(driver("pocl").info), lanes=8))
+    space = template_named("gpu.conv2d_direct").space(Conv2d(1, in_channels, 32, 32, 32, (1, 1)).workload(), target)
+    assert {config["ui"] for config in space.seed_configs()} == {4 if is_whole else 8}
+
+
 def test_a_config_from_before_there_were_turns_is_the_same_kernel() -> None:
     template, workload, target = template_named("gpu.conv2d_direct"), CONV.workload(), driver("pocl").target()
     space = template.space(workload, target)

@@ -10,6 +10,7 @@ import pytest
 from templates.gpu.limits import gpu_target
 from templates.gpu.lowered import lower
 from templates.gpu.winograd_group import GpuWinogradGroup
+from templates.template import default_config
 from templates.workloads import Conv2d
 from tests.templates.gpu.support import GPUS, HOST, PLATFORMS, PROCESSOR, driver, gpu
 from tests.templates.support import Compiled
@@ -61,3 +62,21 @@ def test_weights_that_no_cache_holds_are_left_to_the_other_template() -> None:
 def test_local_memory_must_hold_a_tile() -> None:
     target = gpu_target(replace(PROCESSOR, local_memory_bytes=4096), HOST)
     assert TEMPLATE.space(WORKLOAD, target) is None
+
+
+def test_it_is_what_a_processor_gets_where_nothing_was_measured() -> None:
+    chosen = default_config(WORKLOAD, gpu_target(PROCESSOR, HOST))
+    assert chosen is not None
+    assert chosen.template == TEMPLATE.name
+    wide = default_config(
+        Conv2d(1, 512, 14, 14, 512, (3, 3), padding=(1, 1, 1, 1)).workload(), gpu_target(PROCESSOR, HOST)
+    )
+    assert wide is not None
+    assert wide.template == "gpu.conv2d_direct"
+
+
+@pytest.mark.parametrize("limits", GPUS)
+def test_a_gpu_gets_the_direct_template_where_nothing_was_measured(limits: str) -> None:
+    chosen = default_config(WORKLOAD, gpu(limits))
+    assert chosen is not None
+    assert chosen.template == "gpu.conv2d_direct"

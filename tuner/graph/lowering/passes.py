@@ -40,7 +40,7 @@ def finish(module: IRModule, target: Target) -> IRModule:
     passes = relax.transform
     fusing = [
         *([PortableScans()] if target.kind.name == "opencl" else []),
-        LongSums(rows=target.kind.name == "llvm"),  # on GPUs a group of work-items shares a row out
+        LongSums(rows=_is_cpu(target)),  # on GPUs a group of work-items shares a row out
         JoinReshapes(),
         ClipToIntegers(),
         relax.backend.DispatchSampling(),
@@ -60,6 +60,12 @@ def finish(module: IRModule, target: Target) -> IRModule:
         if isinstance(func, tirx.PrimFunc):
             module.update_func(name, _scheduled(name.name_hint, func, target))
     return module
+
+
+def _is_cpu(target: Target) -> bool:
+    """Tell whether a target is a CPU, behind OpenCL or not."""
+    limits = gpu_limits(target)
+    return target.kind.name == "llvm" or (limits is not None and limits.family == "cpu")
 
 
 def _scheduled(name: str, func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
