@@ -7,8 +7,8 @@ reference. A new operation is one row in `_STEPS`.
 
 Anchors that multiply integers (`templates.integers`) have sums in int32. "offset" adds an int32 number per output
 channel to them, "window" one per output pixel, and "real" converts them to float32, which all other tokens ask for.
-"quantize" converts float32 to uint8: it multiplies by a number (1 / scale), rounds to the nearest integer, halves to
-the even one, and adds another number (the zero point). "border" changes no value: its operand is what the data outside
+"quantize" converts float32, in steps of the result's scale, to uint8: it rounds to the nearest integer, halves to the
+even one, and adds the zero point. "border" changes no value: its operand is what the data outside
 the image counts as.
 """
 
@@ -43,7 +43,7 @@ OPERANDS = {
     "offset": OperandKind("channel", "int32"),
     "window": OperandKind("pixel", "int32"),
     "border": OperandKind("single", "uint8"),
-    "quantize": OperandKind("single", "float32", 2),
+    "quantize": OperandKind("single", "float32"),
 }
 
 
@@ -179,7 +179,7 @@ def apply(epilogue: Sequence[str], value: Any, reads: Sequence[Any]) -> Any:
 
 def _with_operand(name: str, value: Any, read: Any) -> Any:
     if name == "quantize":
-        steps = tirx.nearbyint(value * read[0]) + read[1]
+        steps = tirx.nearbyint(value) + read[0]
         return tirx.min(tirx.max(steps, _f32(0)), _f32(255))  # what is no number becomes 0
     if name == "border":
         return value
@@ -203,7 +203,7 @@ def _with_array(name: str, value: np.ndarray, array: np.ndarray) -> np.ndarray:
     if name == "border":
         return value
     if name == "quantize":
-        return np.asarray(np.clip(np.rint(value * array[0]) + array[1], 0, 255))
+        return np.asarray(np.clip(np.rint(value) + array[0], 0, 255))
     if OPERANDS[name].shape == "channel":
         array = array.reshape(1, -1, *[1] * (value.ndim - 2))
     elif OPERANDS[name].shape == "pixel":

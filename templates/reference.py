@@ -15,6 +15,7 @@ from templates.integers import SUMS, Types
 from templates.workloads import Conv2d, anchor_of
 from tuning_db.record import Workload
 
+_STEPS = 40.0  # what quantised results of near one are multiplied by, so that they are of the whole range
 _SPREAD = 74.0 * 148.0  # the standard deviation of random weights, times the root of the mean square of random data
 
 
@@ -65,11 +66,12 @@ def _extra(
     kind, shape = OPERANDS[step], anchor_of(workload).out_shape
     dtype = kind.dtype or Types.of(workload).extra
     if step == "quantize":
-        return np.array([40.0, 100.0], np.float32)
+        return np.array([100.0], np.float32)
     sizes = {"channel": shape[1:2], "pixel": (shape[0], *shape[2:]), "image": shape, "single": (kind.numbers,)}
     found = drawn(sizes[kind.shape], dtype)
     if step == "scale":
-        return (found / np.float32(np.sqrt(depth) * _SPREAD)).astype(dtype)
+        steps = _STEPS if "quantize" in workload.epilogue else 1.0
+        return (found * np.float32(steps / (np.sqrt(depth) * _SPREAD))).astype(dtype)
     return found // 256 if dtype == SUMS and step in ("offset", "window") else found
 
 

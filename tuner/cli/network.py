@@ -111,12 +111,13 @@ def load_graph(network: Network, out: Output, devices: Sequence[Device] = ()) ->
 
 def _load(network: Network, out: Output, targets: Sequence[Target]) -> FusedGraph:
     from tuner.cli.limits import memory_limited
-    from tuner.graph import fuse, halved, load_onnx, multiplies_integers
+    from tuner.graph import fuse, halved, load_onnx, multiplies_integers, precisions
 
     with memory_limited(network.file):
         model = load_onnx(network.file, shapes=network.shapes, batch=network.batch)
     graph = fuse(model, integers=network.dtype == "float32" and multiplies_integers(targets))
-    for line in graph.model.remarks:
+    remarks = [*graph.model.remarks, *([precisions(graph)] if model.rounding == "int8" else [])]
+    for line in remarks:
         out.remark(line)
     return halved(graph) if network.dtype == "float16" else graph
 

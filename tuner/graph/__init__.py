@@ -8,7 +8,7 @@ module.
 from tuner.devices.stopwatch import COPY
 from tuner.graph.fusion.fuse import fuse
 from tuner.graph.fusion.half import halved
-from tuner.graph.fusion.integers import multiplies_integers
+from tuner.graph.fusion.integers import multiplies_integers, precisions
 from tuner.graph.fusion.steps import AnchorStep, FusedGraph, OperatorStep, TunedStep
 from tuner.graph.importers.load import load_exported, load_onnx
 from tuner.graph.importers.onnx.check import load_weights
@@ -78,6 +78,7 @@ __all__ = [
     "multiplies_integers",
     "operator_model",
     "plan_memory",
+    "precisions",
     "program_of",
     "runs_on",
     "tasks_of",

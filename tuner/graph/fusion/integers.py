@@ -23,7 +23,7 @@ from templates.depthwise import MOST_TAPS
 from templates.integers import INTEGERS, SUMS
 from templates.workloads import Conv2d, Dense
 from tuner.graph.fusion.chain import Anchor, Chain
-from tuner.graph.fusion.steps import AnchorStep, PlainStep, Step
+from tuner.graph.fusion.steps import AnchorStep, FusedGraph, PlainStep, Step
 from tuner.graph.ir.bindings import Bindings, dtype_of, shape_of
 from tuner.graph.ir.integers import IntegerProduct
 from tuner.graph.ir.model import Model
@@ -36,6 +36,16 @@ _REALS = ("float32", "float64")
 def multiplies_integers(targets: Sequence[Target]) -> bool:
     """Tell whether what is built for these targets multiplies integers: one CPU that has instructions for it."""
     return len(targets) == 1 and has_dot_products(targets[0])
+
+
+def precisions(graph: FusedGraph) -> str:
+    """Return a sentence on the precision in which a quantised network's convolutions and dense layers are computed."""
+    whole = sum(anchor.workload.dtype == INTEGERS for anchor in graph.anchors)
+    count = len(graph.anchors)
+    if not whole:
+        return f"quantised: its {count} convolutions and dense layers are computed in float32"
+    rest = "" if whole == count else f", the other {count - whole} are computed in float32"
+    return f"quantised: {whole} of {count} convolutions and dense layers multiply integers of 8 bits{rest}"
 
 
 def fits(product: IntegerProduct) -> bool:
@@ -206,9 +216,26 @@ class _IntegerChain(Chain):
             self.end = end
             del self.members[count:]
             return
-        self.tokens += ["real"] * self.whole + ["quantize"]
+        inverse, zero = numbers
+        self.tokens += ["real"] * self.whole
         self.whole = False
-        self.extras.append(as_constant(np.array(numbers, np.float32)))
+        if inverse != 1:
+            self._multiply(inverse)
+        self.tokens.append("quantize")
+        self.extras.append(as_constant(np.array([zero], np.float32)))
+
+    def _multiply(self, number: float) -> None:
+        """Multiply the chain's end by a positive number, by the scale and the bias if these come last: a ReLU behind
+        them makes no difference."""
+        behind = [token for token in self.tokens if token != "relu"][-2:]
+        scale = constant(self.extras[-1]) if self.extras else None
+        if ((behind[-1:] == ["bias"] and behind[0] == "scale") or behind[-1:] == ["scale"]) and scale is not None:
+            self.extras[-1] = as_constant((scale * number).astype(np.float32))
+            if behind[-1] == "bias" and self.shift is not None:
+                self.shift = self.shift * number
+            return
+        self.tokens.append("scale")
+        self.extras.append(as_constant(np.full(self.channels, number, np.float32)))
 
     def _quantisation(self) -> tuple[float, float] | None:
         """Advance over a division by the scale, if there is one, a rounding, the addition of the zero point, if there

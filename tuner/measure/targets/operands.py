@@ -38,8 +38,7 @@ _GUARDED_BYTES = 64 << 20  # larger weights get no guarded copy, which would not
 def _filled(layout: Layout, plain: np.ndarray) -> np.ndarray:
     """Return `plain` in `layout`, with something other than zero in the channels that only fill up the last block."""
     packed = layout.pack(plain)
-    channels = plain.shape[1]
-    if layout.block and channels % layout.block:
+    if layout.block and (channels := plain.shape[1]) % layout.block:
         whole = np.issubdtype(packed.dtype, np.integer)
         packed[:, -1, ..., channels % layout.block :] = _WHOLE_FILLER if whole else _FILLER
     return packed
