@@ -71,7 +71,8 @@ def _host_space(layer: Recurrent, target: Target, dtype: str) -> Space:
     small = layer.sequences * layer.gates * layer.hidden**2 * np.dtype(dtype).itemsize <= _FEW_BYTES
     alone = small or layer.sequences >= threads_of(target)
     splits = ("sequences", "units") if alone else ("units", "sequences")
-    seeds = tuple({"blocks": blocks, "ki": 4, "split": split} for split in splits for blocks in (1, most))
+    order = (most, 1) if dtype == QUANTISED else (1, most)  # widening takes as long as reading does
+    seeds = tuple({"blocks": blocks, "ki": 4, "split": split} for split in splits for blocks in order)
     return Space(RecurrentTemplate.name, knobs, constraints, seeds, partial(_host_features, layer))
 
 
@@ -130,12 +131,12 @@ class _Layer:
             cells[index] = number(0.0) if "scales" in self.others else self._added(at, gate, unit)
 
     def ended(self, sums: Callable[[int], tuple[Cells, Any]], at: Sequence[Any], unit: Any) -> list[Any]:
-        """Return the sums of a unit, scaled if weights are. The operands are those of `begin`."""
-        values = [cells[index] for cells, index in map(sums, range(self.view.gates))]
-        if "scales" not in self.others:
-            return values
-        scales = self.others["scales"]
-        return [self._added(at, gate, unit) + value * scales[at[2], gate, unit] for gate, value in enumerate(values)]
+        """Return the sums of a unit, after emitting their scaling if weights are scaled. The operands are those of
+        `begin`. The scaled sums are stored: the functions of the gates would repeat a longer expression many times."""
+        for gate, (cells, index) in enumerate(map(sums, range(self.view.gates))):
+            if "scales" in self.others:
+                cells[index] = self._added(at, gate, unit) + cells[index] * self.others["scales"][at[2], gate, unit]
+        return [cells[index] for cells, index in map(sums, range(self.view.gates))]
 
     def _added(self, at: Sequence[Any], gate: int, unit: Any) -> Any:
         """Return what is added to the products of a unit's state."""

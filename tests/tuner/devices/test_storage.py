@@ -12,9 +12,10 @@ from tuner.devices import check_storage
 from tuner.errors import BadInput
 
 
-def test_every_device_stores_float32() -> None:
+@pytest.mark.parametrize("dtype", ["float32", "int8", "int32"])
+def test_every_device_stores_single_precision_and_integers(dtype: str) -> None:
     for target in (HOST, *(gpu_target(limits, HOST) for limits in GPUS.values() if limits.kind == "opencl")):
-        check_storage("float32", target, "it")
+        check_storage(dtype, target, "it")
 
 
 @pytest.mark.parametrize("name", ["mali", "intel"])
