@@ -13,6 +13,7 @@ from tvm.s_tir.pipeline import default_s_tir_pipeline
 from tvm.target import Target
 from tvm.tirx.compilation_pipeline import register_tir_pipeline
 
+from templates.plain_bounds import with_plain_bounds
 from templates.vector_math import with_vector_math
 from templates.whole_vectors import with_whole_vectors
 
@@ -30,7 +31,9 @@ def build(func: tirx.PrimFunc, target: Target) -> Any:
 def finished(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
     """Return a scheduled function as it is compiled: with functions of vectors, and for a CPU with whole vectors. Work
     items check bounds for themselves."""
-    return with_vector_math(with_whole_vectors(func) if target.kind.name == "llvm" else func, target)
+    if target.kind.name == "llvm":
+        func = with_whole_vectors(with_plain_bounds(func))
+    return with_vector_math(func, target)
 
 
 def compiled(functions: tirx.PrimFunc | IRModule, target: Target, *instruments: Any) -> Any:

@@ -11,7 +11,7 @@ from templates.cpu.dot_products import has_dot_products
 from templates.integers import INTEGERS
 from tests.templates.support import host_target
 from tests.tuner.graph.networks import Net, random_inputs, run
-from tuner.graph import AnchorStep, fuse, load_onnx, multiplies_integers
+from tuner.graph import AnchorStep, fuse, load_onnx, multiplies_integers, precisions
 
 needs_dot_products = pytest.mark.skipif(not has_dot_products(host_target()), reason="the processor has no dot products")
 
@@ -126,6 +126,19 @@ def test_grouped_convolutions_stay_in_float32(tmp_path) -> None:
     weight = _whole(net, 20, 6, 3, 3, dtype=np.int8)
     out = _convolution(net, weight, net.constant(np.array(0, np.int8)), pads=[1] * 4, group=4)
     assert [a.workload.dtype for a in _assert_as_onnxruntime(net, tmp_path, out)] == ["float32"]
+
+
+def test_a_quantised_network_says_what_multiplies_integers(tmp_path) -> None:
+    net = Net(seed=9)
+    weight, zero = _whole(net, 20, 24, 3, 3, dtype=np.int8), net.constant(np.array(0, np.int8))
+    x = _convolution(net, weight, zero, pads=[1] * 4)
+    out = net.conv(x, (5, 20), 3, group=4)
+    path = net.save_untyped(tmp_path / "net.onnx", out)
+    model = load_onnx(path)
+    assert precisions(fuse(model)) == "quantised: its 2 convolutions and dense layers are computed in float32"
+    assert precisions(fuse(model, integers=True)) == (
+        "quantised: 1 of 2 convolutions and dense layers multiply integers of 8 bits; float32 computes the rest (1)"
+    )
 
 
 def test_integers_are_for_one_cpu_that_multiplies_them() -> None:

@@ -44,7 +44,7 @@ def precisions(graph: FusedGraph) -> str:
     count = len(graph.anchors)
     if not whole:
         return f"quantised: its {count} convolutions and dense layers are computed in float32"
-    rest = "" if whole == count else f", the other {count - whole} are computed in float32"
+    rest = "" if whole == count else f"; float32 computes the rest ({count - whole})"
     return f"quantised: {whole} of {count} convolutions and dense layers multiply integers of 8 bits{rest}"
 
 
