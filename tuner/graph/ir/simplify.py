@@ -33,6 +33,14 @@ def with_main(rewriter: PyExprMutator, module: IRModule) -> IRModule:
     return rewriter.builder_.get()
 
 
+def with_functions(rewriter: PyExprMutator, module: IRModule) -> IRModule:
+    """Return the module that `rewriter`, a mutator of `module`, makes of it by visiting all Relax functions."""
+    for name, function in module.functions_items():
+        if isinstance(function, relax.Function):
+            rewriter.builder_.update_func(name, rewriter.visit_expr(function))
+    return rewriter.builder_.get()
+
+
 def constant(expr: Any) -> np.ndarray | None:
     """Return the value of a constant expression, or None if it is no constant."""
     return expr.value.numpy() if isinstance(expr, tvm.ir.GenericConst) else None

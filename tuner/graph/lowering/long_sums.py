@@ -22,7 +22,7 @@ from tvm.ir import IRModule
 from tvm.ir.transform import PassContext, module_pass
 
 from tuner.graph.ir.bindings import dtype_of, reshaped, shape_of
-from tuner.graph.ir.simplify import is_call
+from tuner.graph.ir.simplify import is_call, with_functions
 from tuner.graph.lowering.folding import greatest, layer_norm, least, log_softmax, softmax, total, variance
 
 # Shorter sums have digits enough as one chain, into which TVM fuses the operators that make their terms.
@@ -48,10 +48,7 @@ class LongSums:
     def transform_module(self, module: IRModule, _context: PassContext) -> IRModule:
         rewriter = _Rewriter(module)
         rewriter.rows = self._rows
-        for name, function in module.functions_items():
-            if isinstance(function, relax.Function):
-                rewriter.builder_.update_func(name, rewriter.visit_expr(function))
-        return rewriter.builder_.get()
+        return with_functions(rewriter, module)
 
 
 @relax.expr_functor.mutator

@@ -15,7 +15,7 @@ from tvm.ir import IRModule
 from tvm.ir.transform import PassContext, module_pass
 
 from tuner.graph.ir.bindings import dtype_of, shape_of
-from tuner.graph.ir.simplify import is_call
+from tuner.graph.ir.simplify import is_call, with_functions
 from tuner.graph.lowering.emit import INDEX_DTYPE
 from tuner.graph.lowering.nans import KEPT
 
@@ -27,11 +27,7 @@ class ClipToIntegers:
 
     def transform_module(self, module: IRModule, _context: PassContext) -> IRModule:
         """Change all Relax functions of a module. TVM calls this."""
-        rewriter = _Rewriter(module)
-        for name, function in module.functions_items():
-            if isinstance(function, relax.Function):
-                rewriter.builder_.update_func(name, rewriter.visit_expr(function))
-        return relax.transform.DeadCodeElimination(["main"])(rewriter.builder_.get())
+        return relax.transform.DeadCodeElimination(["main"])(with_functions(_Rewriter(module), module))
 
 
 @relax.expr_functor.mutator

@@ -13,7 +13,7 @@ from tvm.ir import IRModule
 from tvm.ir.transform import PassContext, module_pass
 
 from tuner.graph.ir.bindings import shape_of
-from tuner.graph.ir.simplify import is_call
+from tuner.graph.ir.simplify import is_call, with_functions
 
 _RESHAPES = ("expand_dims", "flatten", "reshape", "squeeze")  # they keep the values and their order
 
@@ -23,11 +23,7 @@ class JoinReshapes:
     """Writes a reshape of a reshape as one reshape, and leaves one out that changes nothing."""
 
     def transform_module(self, module: IRModule, _context: PassContext) -> IRModule:
-        rewriter = _Rewriter(module)
-        for name, function in module.functions_items():
-            if isinstance(function, relax.Function):
-                rewriter.builder_.update_func(name, rewriter.visit_expr(function))
-        return relax.transform.DeadCodeElimination(["main"])(rewriter.builder_.get())
+        return relax.transform.DeadCodeElimination(["main"])(with_functions(_Rewriter(module), module))
 
 
 @relax.expr_functor.mutator

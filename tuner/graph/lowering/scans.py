@@ -9,7 +9,7 @@ from tvm.ir import IRModule
 from tvm.ir.transform import PassContext, module_pass
 
 from tuner.graph.ir.bindings import shape_of
-from tuner.graph.ir.simplify import is_call
+from tuner.graph.ir.simplify import is_call, with_functions
 
 
 @module_pass(opt_level=0, name="PortableScans")
@@ -21,11 +21,7 @@ class PortableScans:
     """
 
     def transform_module(self, module: IRModule, _context: PassContext) -> IRModule:
-        rewriter = _Exclusive(module)
-        for name, function in module.functions_items():
-            if isinstance(function, relax.Function):
-                rewriter.builder_.update_func(name, rewriter.visit_expr(function))
-        return rewriter.builder_.get()
+        return with_functions(_Exclusive(module), module)
 
 
 @relax.expr_functor.mutator
