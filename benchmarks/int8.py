@@ -9,7 +9,8 @@ channel, calibrated on random images. Each is tuned for --minutes (0: not tuned)
 --against ort`, in which both alternate. Ratios are our latency over onnxruntime's on the same file: below 1 ours is
 faster.
 "times" is how much faster it is than our float32 module of the same network, which has the configs that come with
-edgetune. "integer" is the share of multiply-adds that are of integers.
+edgetune. "integer" is the share of multiply-adds that are of integers. In the JSON file, "convolutions_gops" is the
+mean rate of the convolutions alone, in GOP/s.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import argparse
 import json
 import tempfile
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 import numpy as np
@@ -96,6 +98,19 @@ def share_of_integers(path: Path, threads: int) -> float:
     return sum(flop for flop, dtype in work if dtype == "uint8") / sum(flop for flop, _ in work)
 
 
+def rate(path: Path, folder: Path, threads: int) -> float | None:
+    """Return the geometric mean of the rates of a network's convolutions in GOP/s, as they were measured while it was
+    tuned, or None if they were not."""
+    device, rates = open_device("cpu", threads), []
+    graph = fuse(load_onnx(path), integers=multiplies_integers([device.target]))
+    with open_db(folder / f"tuning-{threads}t.db") as store:
+        for task in tasks_of(graph):
+            best = store.best(task.workload, device.key) if task.workload.op == "conv2d" else None
+            if best is not None and best.seconds is not None:
+                rates.append((task.flop or 0.0) / best.seconds / 1e9)
+    return geometric_mean(rates) if rates else None
+
+
 def compared(path: Path, folder: Path, minutes: float, threads: int, *options: str) -> dict[str, Any]:
     """Tune, build and compare one file, and return what `tune bench` says, or what went wrong."""
     database = folder / f"tuning-{threads}t.db"
@@ -130,6 +145,7 @@ def measure(name: str, folder: Path, asked: argparse.Namespace) -> dict[str, Any
         "float32_ms": plain["ours"]["median_seconds"] * 1e3,
         "times": plain["ours"]["median_seconds"] * 1e3 / ours,
         "integer": share_of_integers(file, asked.threads),
+        "convolutions_gops": rate(file, folder, asked.threads),
     }
 
 
