@@ -152,7 +152,7 @@ FAULTS = (
     Fault(
         "fuse-subtract",
         "operator fusion",
-        "tuner/graph/fusion/fuse.py",
+        "tuner/graph/fusion/chain.py",
         '"subtract": (one, -value) if at == 0 else (-one, value)',
         '"subtract": (one, -value)',
         "A constant less a convolution becomes the convolution less the constant.",
