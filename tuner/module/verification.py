@@ -246,8 +246,11 @@ def _anchor_error(
     result = arrays[len(arrays) - operator.results + part.result]
     anchor = anchor_of(step.workload)
     channels = anchor.out_shape[1]
-    shapes = [OPERANDS[token].shape for token in operands(step.workload.epilogue)]
-    plain = [_unpacked(array, shape, layouts.out, channels) for shape, array in zip(shapes, extra, strict=True)]
+    plain = []
+    for token, array in zip(operands(step.workload.epilogue), extra, strict=True):
+        # A merged kernel's bias has the channels of all its members.
+        own = step.bias if token == "bias" else None
+        plain.append(_unpacked(array, OPERANDS[token].shape, layouts.out, channels) if own is None else own)
     data = layouts.data.unpack(data, anchor.data_shape[1])
     wanted = reference(step.workload, Operands(data, step.weight, tuple(plain)))
     if layouts.out.block:

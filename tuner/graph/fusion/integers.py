@@ -321,7 +321,7 @@ def _of_product(chain: _IntegerChain, product: IntegerProduct) -> tuple[np.ndarr
         offset: Any = as_constant((each * int(known + moved)).astype(SUMS))
     else:
         point = make.shaped(make.typed(zero, SUMS), (1,))
-        point = make.emit(relax.op.add(point, relax.const(np.array([moved], SUMS)))) if moved else point
+        point = make.emit(relax.op.add(point, as_constant(np.array([moved], SUMS)))) if moved else point
         offset = make.emit(relax.op.multiply(point, as_constant(each.astype(SUMS))))
     kind = chain.anchor.kind
     if isinstance(kind, Conv2d) and any(kind.padding) and known != float(-moved):
