@@ -121,6 +121,21 @@ def test_signed_data_and_a_zero_point_in_a_quantised_convolution(tmp_path) -> No
 
 
 @needs_dot_products
+@pytest.mark.parametrize("behind", ["Relu", "Add", "Round"])
+def test_sums_are_real_numbers_for_what_asks_for_them(behind: str, tmp_path) -> None:
+    """An activation, a sum with another tensor, or something else stands right behind the conversion."""
+    net = Net(seed=10)
+    data = net.op("DynamicQuantizeLinear", net.input(1, 24, 9, 7), outputs=3)
+    weight = _whole(net, 20, 24, 3, 3, dtype=np.int8)
+    sums = net.op("ConvInteger", data, weight, f"{data}_2", pads=[1] * 4)
+    real = net.op("Cast", sums, to=TensorProto.FLOAT)
+    out = net.op(behind, real, *([net.weight(1, 20, 9, 7)] if behind == "Add" else []))
+    (integer,) = _assert_as_onnxruntime(net, tmp_path, out)
+    more = {"Relu": ["relu"], "Add": ["add"], "Round": []}[behind]
+    assert list(integer.workload.epilogue) == ["border", "offset", "real", *more]
+
+
+@needs_dot_products
 def test_grouped_convolutions_stay_in_float32(tmp_path) -> None:
     net = Net(seed=8)
     weight = _whole(net, 20, 6, 3, 3, dtype=np.int8)

@@ -8,7 +8,7 @@ of the weights is a number per channel, which the token "offset" subtracts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -268,10 +268,20 @@ class _IntegerChain(Chain):
         return following[1]
 
     def _activation(self) -> bool:
-        return dtype_of(self.end) == "float32" and super()._activation()
+        return self._of_reals(super()._activation)
 
     def _residual(self) -> bool:
-        return dtype_of(self.end) == "float32" and super()._residual()
+        return self._of_reals(super()._residual)
+
+    def _of_reals(self, follow: Callable[[], bool]) -> bool:
+        """Follow an operation that real numbers are needed for."""
+        count = len(self.tokens)
+        if dtype_of(self.end) != "float32" or not follow():
+            return False
+        if self.whole:
+            self.tokens.insert(count, "real")
+            self.whole = False
+        return True
 
 
 def integer_steps(
