@@ -28,12 +28,11 @@ from templates.bounds import at_least, at_most, bind, within
 @dataclass(frozen=True)
 class OperandKind:
     """Describes the operand of a token. It has one value per output channel ("channel"), per output pixel or row
-    ("pixel"), per value of the output ("image"), or `numbers` values in all ("single"). `dtype` is None if it is stored
-    as the anchor's other real values are."""
+    ("pixel"), per value of the output ("image"), or one in all ("single"). `dtype` is None if it is stored as the
+    anchor's other real values are."""
 
     shape: Literal["channel", "pixel", "image", "single"]
     dtype: str | None = None
-    numbers: int = 1
 
 
 OPERANDS = {
@@ -165,8 +164,7 @@ def operands(epilogue: Sequence[str]) -> list[str]:
 
 
 def apply(epilogue: Sequence[str], value: Any, reads: Sequence[Any]) -> Any:
-    """Build the TVM expression that applies an epilogue to `value`. `reads` are its operands' values, in order; an
-    operand of several numbers is a tuple of them."""
+    """Build the TVM expression that applies an epilogue to `value`. `reads` are its operands' values, in order."""
     left = list(reads)
     for text in epilogue:
         name, numbers = parse(text)
@@ -179,7 +177,7 @@ def apply(epilogue: Sequence[str], value: Any, reads: Sequence[Any]) -> Any:
 
 def _with_operand(name: str, value: Any, read: Any) -> Any:
     if name == "quantize":
-        steps = tirx.nearbyint(value) + read[0]
+        steps = tirx.nearbyint(value) + read
         return tirx.min(tirx.max(steps, _f32(0)), _f32(255))  # what is no number becomes 0
     if name == "border":
         return value

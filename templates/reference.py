@@ -67,7 +67,7 @@ def _extra(
     dtype = kind.dtype or Types.of(workload).extra
     if step == "quantize":
         return np.array([100.0], np.float32)
-    sizes = {"channel": shape[1:2], "pixel": (shape[0], *shape[2:]), "image": shape, "single": (kind.numbers,)}
+    sizes = {"channel": shape[1:2], "pixel": (shape[0], *shape[2:]), "image": shape, "single": (1,)}
     found = drawn(sizes[kind.shape], dtype)
     if step == "scale":
         steps = _STEPS if "quantize" in workload.epilogue else 1.0

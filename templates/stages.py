@@ -21,12 +21,12 @@ def epilogue_operands(epilogue: Sequence[str], out_shape: Sequence[int], dtype: 
         "channel": (out_shape[1], out_shape[-1]) if len(out_shape) == 5 else (out_shape[1],),
         "pixel": (out_shape[0], *out_shape[2:4]),
         "image": tuple(out_shape),
+        "single": (1,),
     }
     found = []
     for i, step in enumerate(steps.operands(epilogue)):
         kind = steps.OPERANDS[step]
-        shape = shapes.get(kind.shape, (kind.numbers,))
-        found.append(te.placeholder(shape, name=f"{step}{i}", dtype=kind.dtype or dtype))
+        found.append(te.placeholder(shapes[kind.shape], name=f"{step}{i}", dtype=kind.dtype or dtype))
     return found
 
 
@@ -54,12 +54,11 @@ def epilogue_value(
         "channel": (index[1], index[-1]) if len(index) == 5 else (index[1],),
         "pixel": (index[0], *index[2:4]),
         "image": tuple(index),
+        "single": (0,),
     }
 
     def read(step: str, tensor: te.Tensor) -> Any:
         kind = steps.OPERANDS[step]
-        if kind.shape == "single":
-            return tuple(tensor(i) for i in range(kind.numbers))
         found = tensor(*places[kind.shape])
         return found if kind.dtype else as_float32(found, dtype)
 

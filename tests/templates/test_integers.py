@@ -132,7 +132,7 @@ def test_the_tokens_of_integers_in_numpy() -> None:
 def test_what_is_no_number_becomes_the_lowest_step() -> None:
     x = te.placeholder((5,), name="x")
     zero = te.placeholder((1,), name="zero")
-    out = te.compute((5,), lambda i: apply(("quantize",), x[i], [(zero[0],)]).astype("uint8"))
+    out = te.compute((5,), lambda i: apply(("quantize",), x[i], [zero[0]]).astype("uint8"))
     function = build(te.create_prim_func([x, zero, out]), host_target())["main"]
     values = np.array([np.nan, np.inf, -np.inf, 0.5, 1.5], np.float32)
     tensors = [tvm.runtime.tensor(a) for a in (values, np.array([3], np.float32), np.zeros(5, np.uint8))]

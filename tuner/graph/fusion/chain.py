@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -97,14 +98,19 @@ class Chain:
     def _per_channel(self, expr: Any) -> np.ndarray | None:
         """Return a constant that broadcasts along the channels as one float64 value per channel. Return None if `expr`
         is not such a constant."""
-        value, shape = constant(expr), shape_of(self.end)
-        if value is None or shape is None or value.ndim > len(shape):
+        value = constant(expr)
+        if value is None or not self._is_along_channels(value.shape):
             return None
+        return np.broadcast_to(value.reshape(-1).astype(np.float64), (self.anchor.kind.out_shape[1],))
+
+    def _is_along_channels(self, own: Sequence[int]) -> bool:
+        """Tell whether a tensor of this shape broadcasts to the chain's end along the channels alone."""
+        shape = shape_of(self.end)
+        if shape is None or len(own) > len(shape):
+            return False
         channel = 1 if isinstance(self.anchor.kind, Conv2d) else len(shape) - 1
-        wide = (1,) * (len(shape) - value.ndim) + value.shape
-        if any(size != 1 for axis, size in enumerate(wide) if axis != channel):
-            return None
-        return np.broadcast_to(value.reshape(-1).astype(np.float64), (shape[channel],))
+        wide = (1,) * (len(shape) - len(own)) + tuple(own)
+        return all(size == 1 for axis, size in enumerate(wide) if axis != channel)
 
     def _residual(self) -> bool:
         following = self._next()

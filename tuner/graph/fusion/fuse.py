@@ -24,12 +24,10 @@ from tuner.graph.fusion.chain import Anchor, Chain
 from tuner.graph.fusion.integers import fits, integer_steps
 from tuner.graph.fusion.steps import FusedGraph, OperatorStep, PlainStep, Step, alive_steps
 from tuner.graph.ir.bindings import Bindings, dtype_of, shape_of
-from tuner.graph.ir.integers import exact_parts, integer_product
+from tuner.graph.ir.integers import REALS, exact_parts, integer_product
 from tuner.graph.ir.model import Model
 from tuner.graph.ir.operators import operator_of
 from tuner.graph.ir.simplify import constant, is_call
-
-_REALS = ("float32", "float64")
 
 
 def fuse(model: Model, *, integers: bool = False) -> FusedGraph:
@@ -42,7 +40,7 @@ def fuse(model: Model, *, integers: bool = False) -> FusedGraph:
     steps: dict[int, Sequence[Step]] = {}
     for i in reversed(range(len(graph.values))):
         product = integer_product(graph.values[i], graph.value_of) if integers else None
-        anchor = _anchor_at(graph, i, _REALS if product is not None else ("float32",))
+        anchor = _anchor_at(graph, i, REALS if product is not None else ("float32",))
         if anchor is None:
             continue
         found = None

@@ -25,12 +25,11 @@ from templates.workloads import Conv2d, Dense
 from tuner.graph.fusion.chain import Anchor, Chain
 from tuner.graph.fusion.steps import AnchorStep, FusedGraph, PlainStep, Step
 from tuner.graph.ir.bindings import Bindings, dtype_of, shape_of
-from tuner.graph.ir.integers import IntegerProduct
+from tuner.graph.ir.integers import REALS, IntegerProduct
 from tuner.graph.ir.model import Model
 from tuner.graph.ir.simplify import as_constant, constant, is_call, scalar
 
 _SIGNED = 128  # moves int8 to uint8
-_REALS = ("float32", "float64")
 
 
 def multiplies_integers(targets: Sequence[Target]) -> bool:
@@ -126,7 +125,7 @@ class _IntegerChain(Chain):
         if not self.whole or following is None or not is_call(following[1], "astype"):
             return False
         user, call = following
-        if dtype_of(call) not in (SUMS, *_REALS):
+        if dtype_of(call) not in (SUMS, *REALS):
             return False
         return self._advance(user)
 
@@ -145,13 +144,10 @@ class _IntegerChain(Chain):
     def _per_channel_operand(self, call: Any) -> Any:
         """Return the operand of a call beside the chain's end, if it has one value or one per channel."""
         other = call.args[1] if self.end.same_as(call.args[0]) else call.args[0]
-        own, shape = shape_of(other), shape_of(self.end)
-        if own is None or shape is None or len(own) > len(shape) or dtype_of(other) != dtype_of(self.end):
+        own = shape_of(other)
+        if own is None or dtype_of(other) != dtype_of(self.end) or not self._is_along_channels(own):
             return None
-        channel = 1 if isinstance(self.anchor.kind, Conv2d) else len(shape) - 1
-        wide = (1,) * (len(shape) - len(own)) + own
-        alone = all(size == 1 for axis, size in enumerate(wide) if axis != channel)
-        return other if alone and wide[channel] in (1, self.channels) else None
+        return other if prod(own) in (1, self.channels) else None
 
     def _real(self) -> bool:
         """Tell whether the chain's end is of float32. The sums become real numbers where it is first asked for."""
@@ -175,21 +171,14 @@ class _IntegerChain(Chain):
         factor = self._per_channel_operand(call)
         if factor is None or not self._real():
             return False
-        known = self._known(factor)
-        factor = self.make.along(factor, self.channels) if known is None else known
+        known = self._per_channel(factor)
+        factor = self.make.along(factor, self.channels) if known is None else as_constant(known.astype(np.float32))
         if self.tokens[-1] == "scale":
             self.extras[-1] = self.make.multiplied(self.extras[-1], factor)
         else:
             self.tokens.append("scale")
             self.extras.append(factor)
         return self._advance(user)
-
-    def _known(self, expr: Any) -> Any:
-        """Return a constant of one value, or of one per channel, as a constant with the shape (channels,)."""
-        value = constant(expr)
-        if value is None:
-            return None
-        return as_constant(np.ascontiguousarray(np.broadcast_to(value.reshape(-1), (self.channels,))))
 
     def _bias(self) -> bool:
         """Follow the addition of a constant per channel, of which an epilogue may have one."""

@@ -24,6 +24,7 @@ from tuner.graph.ir.simplify import as_constant, constant, is_call, scalar, with
 _EXACT = 2**24  # whole numbers up to here are float32 values
 _LARGEST = 255  # of a difference of two 8-bit integers
 _EIGHT_BITS = ("uint8", "int8")
+REALS = ("float32", "float64")  # the types that products of integers are written in
 
 ValueOf = Callable[[Any], Any]  # returns the value that a variable is bound to, or None
 
@@ -60,7 +61,7 @@ class IntegerProduct:
 
 def integer_product(call: Any, value_of: ValueOf) -> IntegerProduct | None:
     """Return a call of conv2d or matmul as a product of integers, or None if it is anything else."""
-    if not is_call(call, "nn.conv2d", "matmul") or dtype_of(call) not in ("float32", "float64"):
+    if not is_call(call, "nn.conv2d", "matmul") or dtype_of(call) not in REALS:
         return None
     weight = constant(call.args[1])
     if weight is None or weight.ndim < 2 or (is_call(call, "matmul") and weight.ndim != 2):

@@ -23,7 +23,6 @@ from tuner.graph.lowering.emit import (
     FLOATS,
     INDEX_DTYPE,
     INJECTIVE,
-    INTEGERS,
     OPAQUE,
     OUT_FUSABLE,
     Emitter,
@@ -34,7 +33,7 @@ from tuner.graph.lowering.pooling import Window, average_pool, average_weights, 
 from tuner.graph.lowering.resizing import key_of, resize, takes_one_pixel
 
 Blocked = tuple[Any, Layout]
-_STORED = (*FLOATS, *INTEGERS)
+_STORED = (*FLOATS, "uint8", "int8", "int32")  # how the values of images are stored that anchors read and write
 
 # These give finite results for finite inputs, so they may also run on the lanes that fill up a last block.
 _TOTAL = {

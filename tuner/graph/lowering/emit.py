@@ -24,7 +24,6 @@ OPAQUE = 8  # TVM's pattern number for functions that are never fused with other
 INJECTIVE = 2
 OUT_FUSABLE = 4  # element-wise functions may be fused behind it
 FLOATS = ("float32", "float16")  # how activations are stored
-INTEGERS = ("uint8", "int8", "int32")  # how integers are stored that anchors read and write
 INDEX_DTYPE = "int64"  # of indices in functions that are fused with those that TVM makes
 
 
