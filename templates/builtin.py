@@ -12,6 +12,7 @@ from templates.cpu.integer_dense import IntegerDense
 from templates.cpu.integer_direct import IntegerConv, IntegerConvPlain
 from templates.cpu.winograd import Winograd
 from templates.gpu.attention import GpuAttention
+from templates.gpu.attention_rows import RowsAttention
 from templates.gpu.batch_matmul import GpuBatchMatmul
 from templates.gpu.dense import GpuDense
 from templates.gpu.depthwise import GpuDepthwise
@@ -43,6 +44,7 @@ for _template in (
     GpuDense(),
     GpuBatchMatmul(),
     GpuAttention(),
+    RowsAttention(),
     GpuWinograd(),
     GpuWinogradGroup(),
     GpuDepthwise(),

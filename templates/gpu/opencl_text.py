@@ -65,6 +65,45 @@ def with_prefetch(code: str, _target: Target) -> str:
     return f"#define {_PREFETCH}(address) {fetch}\n{code}"
 
 
+@rewrites_opencl
+def with_whole_accesses(code: str, target: Target) -> str:
+    """Read and write a vector of floats by one access on a CPU.
+
+    PoCL's vload and vstore are accesses of two values. LLVM joins those of memory that others see, but leaves arrays of
+    an item's own cut into such pairs.
+    """
+    limits = gpu_limits(target)
+    if limits is None or limits.family != "cpu":
+        return code
+    widths = [width for width in (2, 4, 8, 16) if f"vload{width}(" in code or f"vstore{width}(" in code]
+    return "".join(_accesses(width) for width in widths) + code
+
+
+def _accesses(width: int) -> str:
+    """Return macros that take the place of vload and vstore, and the functions that they call."""
+    vector = f"edgetune_float{width}"
+    lines = [f"typedef float{width} {vector} __attribute__((aligned(4)));"]
+    for space in ("__global", "__local", "__private"):
+        lines += [
+            f"static inline float{width} __attribute__((overloadable, always_inline)) "
+            f"edgetune_vload{width}(ulong i, const {space} float* p) "
+            f"{{ return *(const {space} {vector}*)(p + i * {width}); }}",
+            f"static inline void __attribute__((overloadable, always_inline)) "
+            f"edgetune_vstore{width}(float{width} v, ulong i, {space} float* p) "
+            f"{{ *({space} {vector}*)(p + i * {width}) = v; }}",
+        ]
+        for other in ("int", "uint", "char", "uchar", "short", "ushort", "long", "ulong"):
+            lines += [
+                f"static inline {other}{width} __attribute__((overloadable, always_inline)) "
+                f"edgetune_vload{width}(ulong i, const {space} {other}* p) {{ return vload{width}(i, p); }}",
+                f"static inline void __attribute__((overloadable, always_inline)) "
+                f"edgetune_vstore{width}({other}{width} v, ulong i, {space} {other}* p) {{ vstore{width}(v, i, p); }}",
+            ]
+    lines += [f"#define vload{width} edgetune_vload{width}", f"#define vstore{width} edgetune_vstore{width}"]
+    guard = f"EDGETUNE_VECTORS_OF_{width}"  # a program has the text of several kernels
+    return "\n".join([f"#ifndef {guard}", f"#define {guard}", *lines, "#endif"]) + "\n"
+
+
 def _rewritten(code: str, target: Target) -> str:
     for rewrite in _REWRITES:
         code = rewrite(code, target)
