@@ -71,6 +71,8 @@ class TiledAttention(Template):
 
 @dataclass(frozen=True)
 class TiledProblem:
+    """Holds a workload, and the lanes of the vectors that its keys and values are packed in."""
+
     view: Attention
     lanes: int
 
@@ -92,6 +94,7 @@ class TiledProblem:
 
 
 def tile_knobs(problem: TiledProblem, parts: Sequence[int] = _PARTS) -> tuple[Knob, ...]:
+    """Return the knobs of a tile. A head is cut into one of `parts`."""
     view = problem.view
     return (
         Knob("rows", tile_sizes(view.rows, 24)),
@@ -106,6 +109,8 @@ def tile_knobs(problem: TiledProblem, parts: Sequence[int] = _PARTS) -> tuple[Kn
 
 
 def tile_constraints(problem: TiledProblem, accumulators: int) -> tuple[Constraint, ...]:
+    """Return what makes a tile valid for a processor that sums up in this many vectors."""
+
     def unrolled(v: Values) -> int:
         return max(v["nb"] * v["score_rows"] * v["ki"], v["vb"] * v["value_rows"] * v["kj"])
 
@@ -156,6 +161,7 @@ def tile_seeds(problem: TiledProblem, values: Mapping[str, Any], accumulators: i
 
 
 def tile_features(problem: TiledProblem, v: Values) -> Mapping[str, float]:
+    """Return what a cost model knows of a tile."""
     view = problem.view
     scores, products = v["nb"] * v["score_rows"], v["vb"] * v["value_rows"]
     return {
@@ -170,6 +176,7 @@ def tile_features(problem: TiledProblem, v: Values) -> Mapping[str, float]:
 
 
 def tiled_compute(problem: TiledProblem, v: Values) -> tirx.PrimFunc:
+    """Return the function, whose stages are named as in the schedule, without a schedule."""
     view, given = problem.view, Given.of(problem.view)
     powers, total = _softmax(problem, given, v)
     lanes, wide, width = problem.lanes, v["vb"] * problem.lanes, v["nb"] * problem.lanes
