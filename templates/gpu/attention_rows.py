@@ -1,4 +1,4 @@
-"""The template computes attention on CPUs behind OpenCL, with a group for a tile of queries. Start at `RowsAttention`.
+"""The template computes attention on CPUs behind OpenCL, with a group for a part of a head. Start at `RowsAttention`.
 
 The loops are those of `templates.cpu.attention`: what stands between the scores of a tile and its result stays in the
 memory of the group's only item, which is a cache. Kernels of their own pack the keys and the values.
@@ -33,7 +33,7 @@ _ITEMS = 16  # of a group that packs
 
 
 class RowsAttention(Template):
-    """A template with the knobs of `templates.cpu.attention.TiledAttention`. A head is not cut into parts."""
+    """A template whose knobs are those of `templates.cpu.attention.TiledAttention`. A group computes a part of a head."""
 
     name = "gpu.attention_rows"
     op = "attention"
