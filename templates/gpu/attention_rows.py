@@ -33,7 +33,7 @@ _ITEMS = 16  # of a group that packs
 
 
 class RowsAttention(Template):
-    """A template whose knobs are those of `templates.cpu.attention.TiledAttention`. A group computes a part of a head."""
+    """A template whose knobs are those of `templates.cpu.attention.TiledAttention`."""
 
     name = "gpu.attention_rows"
     op = "attention"
