@@ -77,6 +77,12 @@ def stored_as(value: Any, dtype: str) -> Any:
     return value if str(value.ty.dtype) == dtype else value.astype(dtype)
 
 
+def widened(value: Any) -> Any:
+    """Convert a half to float32. A value of another type is returned unchanged."""
+    value = tirx.convert(value)  # it may be a slice of a tensor
+    return value.astype("float32") if str(value.ty.dtype) == "float16" else value
+
+
 def zero(dtype: str = "float32") -> Any:
     """Return 0 as a TVM constant."""
     return tirx.const(0, dtype)
