@@ -12,8 +12,9 @@ import numpy as np
 from tvm import te, tirx
 
 from templates.integers import INTEGERS, SUMS, Types
-from templates.stages import border_of, epilogue_operands, epilogue_value, padded_with, stored_as, widened, zero
-from templates.workloads import Conv2d
+from templates.stages import border_of, epilogue_operands, epilogue_value, padded_with, stored_as, zero
+from templates.workloads import Conv2d, conv_of
+from tuning_db.record import Workload
 
 MOST_TAPS = 2**24 // (255 * 128)  # the sums of so many products of integers are exact in float32
 
@@ -51,22 +52,16 @@ def padded_image(data: te.Tensor, conv: Conv2d, rows: int, columns: int, border:
 
 
 def depthwise_compute(
-    conv: Conv2d,
-    lanes: int,
-    epilogue: tuple[str, ...],
-    tile: tuple[int, int],
-    *,
-    staged: bool = False,
-    dtype: str = "float32",
-    summed: str = "float32",
+    workload: Workload, lanes: int, tile: tuple[int, int], *, staged: bool = False, summed: str = "float32"
 ) -> tirx.PrimFunc:
     """Build the unscheduled function with the stages "pad", "conv" and "out".
 
     "pad" exists only if pixels outside the image are read, or if `staged`. "conv" computes whole tiles of `tile`
     rows and columns, "out" applies the epilogue to the pixels inside the output. Operands, weights and results are of
-    `dtype`, sums of `summed`. The weights of integers are float32, as their sums are, which are exact (`MOST_TAPS`).
+    the workload's dtype, sums of `summed`. The weights of integers are float32, as their sums are, which are exact
+    (`MOST_TAPS`).
     """
-    th, tw = tile
+    conv, epilogue, dtype, (th, tw) = conv_of(workload), workload.epilogue, workload.dtype, tile
     blocks = -(-conv.in_channels // lanes)
     (sy, sx), (dy, dx) = conv.strides, conv.dilation
     tall, wide = -(-conv.out_height // th) * th, -(-conv.out_width // tw) * tw
@@ -87,7 +82,7 @@ def depthwise_compute(
     sums = te.compute((conv.batch, blocks, tall, wide, lanes), total, name="conv")
 
     def result(*index: Any) -> Any:
-        value = sums(*index).astype(SUMS) if integer else widened(sums(*index))
+        value = sums(*index).astype(SUMS) if integer else sums(*index)
         return epilogue_value(epilogue, value, extra, index=index, dtype=types.extra, out_dtype=types.out)
 
     return te.create_prim_func([data, weight, *extra, te.compute(out_shape, result, name="out")])

@@ -184,7 +184,7 @@ def direct_compute(
         n, channel, y, x, *lane = index
         at = (channel, *lane) if lane else (channel // b.lanes, channel % b.lanes)
         pixel = (0, y * conv.out_width + x) if problem.flat else (y, x)
-        summed = widened(sums[n, at[0], *pixel, at[1]])
+        summed = sums[n, at[0], *pixel, at[1]]
         return epilogue_value(epilogue, summed, extra, index=index, dtype=types.extra, out_dtype=types.out)
 
     return te.create_prim_func([data, weight, *extra, te.compute(out_shape, result, name="out")])

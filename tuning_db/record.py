@@ -122,8 +122,8 @@ def plain(attrs: Mapping[str, Any]) -> dict[str, Any]:
     return attrs.as_dict() if isinstance(attrs, _Attrs) else dict(attrs)
 
 
-# A CPU adds up to 160 products in half precision before it adds their sum to a float32, which is off by up to half of
-# this tolerance. On a GPU only results are rounded to halves (2^-11 of the value).
+# CPUs add up to 160 products in half precision before they add their sum to a float32, which is off by up to half of
+# this tolerance. Kernels that round less are checked more strictly (templates.template.tolerance_with).
 _TOLERANCE = {"float32": 1e-4, "float16": 1e-2}
 
 

@@ -20,7 +20,7 @@ from templates.cpu.product_tiles import Product
 from templates.cpu.stages import EVEN, spread, waiting, widen_parts
 from templates.rewrite import CACHE_LINE_BYTES, mark, prefetch, wrap_marked_loop
 from templates.space import Constraint, Knob, Space, Values
-from templates.stages import epilogue_operands, epilogue_value, new_schedule, unroll_tile, widened
+from templates.stages import epilogue_operands, epilogue_value, new_schedule, unroll_tile
 from templates.template import PLAIN, AnchorTemplate, Layouts
 from templates.workloads import Dense, dense_of
 from tuning_db.record import Config, Workload
@@ -39,7 +39,8 @@ class PackedDense(AnchorTemplate):
 
     name = "cpu.dense"
     op = "dense"
-    dtypes = ("float32", HALF)
+    dtypes: tuple[str, ...] = ("float32", HALF)
+    sums_halves = True
 
     def layouts(self, workload: Workload, target: Target) -> Layouts:
         return Layouts(PLAIN, PLAIN)
@@ -93,9 +94,9 @@ class PackedDense(AnchorTemplate):
 
 
 def _seeds(dense: Dense, widths: Sequence[int], *, unit: VectorUnit, threads: int, part: int) -> tuple[Values, ...]:
-    """Return the best tiles. `part` is the number of inputs whose products are summed at once (0: all). Weights that few rows share come from memory, and are fetched ahead. Where many rows share
+    """Return the best tiles. Weights that few rows share come from memory, and are fetched ahead. Where many rows share
     them they lie in a cache, and a third of the time would be spent on fetching. Threads share out the channels, or the
-    rows where they would wait less."""
+    rows where they would wait less. `part` is the number of inputs whose products are summed at once (0: all)."""
     vectors = -(-dense.out_features // unit.lanes)
     tiles = Product(dense.rows, vectors, dense.in_features, unit.lanes, unit.accumulators).tiles(
         tile_sizes(dense.rows, 14), widths
@@ -146,7 +147,7 @@ def _compute(dense: Dense, lanes: int, workload: Workload, knobs: Values) -> tir
     )
 
     def result(i: Any, j: Any) -> Any:
-        value = widened(sums[i, j // wide, j % wide // lanes, j % lanes])
+        value = sums[i, j // wide, j % wide // lanes, j % lanes]
         return epilogue_value(epilogue, value, extra, index=(i, j), dtype=dtype)
 
     out = te.compute(dense.out_shape, result, name="out")

@@ -28,6 +28,7 @@ from templates.workloads import Conv2d, conv_of
 from tuning_db.record import Config, Workload
 
 MAX_UNROLLED = 450
+_WIDEST_HALVES = 8  # pixels of a first config's tile, with which LLVM keeps the weights in registers as well
 
 
 class Depthwise(AnchorTemplate):
@@ -41,7 +42,8 @@ class Depthwise(AnchorTemplate):
 
     name = "cpu.depthwise"
     op = "conv2d"
-    dtypes = ("float32", HALF)
+    dtypes: tuple[str, ...] = ("float32", HALF)
+    sums_halves = True
 
     def layouts(self, workload: Workload, target: Target) -> Layouts:
         block = Layout(vector_unit(target, workload.dtype).lanes)
@@ -81,7 +83,8 @@ class Depthwise(AnchorTemplate):
             ),
         )
         chunks = row_chunks(conv, unit.lanes)
-        seeds = even_first(_seeds(conv, limit, _pads(padded, integer)), chunks, threads_of(target))
+        widest = min(limit, _WIDEST_HALVES) if workload.dtype == HALF else limit
+        seeds = even_first(_seeds(conv, widest, _pads(padded, integer)), chunks, threads_of(target))
         return Space(self.name, knobs, constraints, seeds, lambda v: _features(conv, v))
 
     def weight_key(self, workload: Workload, target: Target, config: Config) -> str:
@@ -94,7 +97,7 @@ class Depthwise(AnchorTemplate):
         conv = conv_of(workload)
         tile, lanes = (config["th"], config["tw"]), vector_unit(target, workload.dtype).lanes
         summed = HALF if workload.dtype == HALF else "float32"
-        func = depthwise_compute(conv, lanes, workload.epilogue, tile, dtype=workload.dtype, summed=summed)
+        func = depthwise_compute(workload, lanes, tile, summed=summed)
         func = _schedule(conv, func, config.knobs)
         return _prefetch_weights(func, conv) if config["prefetch"] else func
 

@@ -59,7 +59,8 @@ class DirectConv(AnchorTemplate):
 
     name = "cpu.conv2d_direct"
     op = "conv2d"
-    dtypes = ("float32", HALF)
+    dtypes: tuple[str, ...] = ("float32", HALF)
+    sums_halves = True
     plain_data = False
     version = 2
 

@@ -26,7 +26,7 @@ from templates.cpu.isa import HALF, computes_in, threads_of, vector_unit
 from templates.cpu.stages import even_first, spread
 from templates.depthwise import padded_image, reads_outside
 from templates.space import Constraint, Knob, Space, Values
-from templates.stages import epilogue_operands, epilogue_value, new_schedule, unroll_tile, widened
+from templates.stages import epilogue_operands, epilogue_value, new_schedule, unroll_tile
 from templates.template import AnchorTemplate, Layout, Layouts
 from templates.workloads import Conv2d, conv_of
 from tuning_db.record import Config, Workload
@@ -45,7 +45,8 @@ class GroupedConv(AnchorTemplate):
 
     name = "cpu.conv2d_by_group"  # before cpu.conv2d_direct, which computes the same workloads in merged groups
     op = "conv2d"
-    dtypes = ("float32", HALF)
+    dtypes: tuple[str, ...] = ("float32", HALF)
+    sums_halves = True
 
     def layouts(self, workload: Workload, target: Target) -> Layouts:
         block = Layout(vector_unit(target, workload.dtype).lanes)
@@ -78,7 +79,9 @@ class GroupedConv(AnchorTemplate):
                 lambda v: v["pad"] != "none" or conv.out_width % v["tw"] == 0,
             ),
         )
-        seeds = _seeds(conv, lanes, threads_of(target), pads[0])
+        # Halves of larger groups are moved by tables, which registers have to hold.
+        unrolls = (1, 0) if workload.dtype != HALF or group == 2 else (0, 1)
+        seeds = _seeds(conv, lanes, threads=threads_of(target), pad=pads[0], unrolls=unrolls)
         return Space(self.name, knobs, constraints, seeds, lambda v: _features(conv, group, v))
 
     def weight_key(self, workload: Workload, target: Target, config: Config) -> str:
@@ -105,15 +108,15 @@ def _applies(conv: Conv2d, lanes: int) -> bool:
     return conv.groups > 1 and conv.in_channels == conv.out_channels and 1 < group < lanes and lanes % group == 0
 
 
-def _seeds(conv: Conv2d, lanes: int, threads: int, pad: str) -> tuple[Values, ...]:
-    """Return tiles that are wide and divide the width, with chunks of all rows and of fewer. Chunks that keep the
-    threads evenly busy come first."""
+def _seeds(conv: Conv2d, lanes: int, *, threads: int, pad: str, unrolls: tuple[int, ...]) -> tuple[Values, ...]:
+    """Return tiles that are wide and divide the width, with chunks of all rows and of fewer, and these values of the
+    knob `unroll_kw`. Chunks that keep the threads evenly busy come first."""
     seeds: list[Values] = []
     exact = divisors(conv.out_width, _WIDEST)
     near = tile_sizes(conv.out_width, _WIDEST)
     for tw in dict.fromkeys((near[-1] if pad != "none" else exact[-1], exact[-1])):
         for rows in (0, max(divisors(conv.out_height, 14))):
-            for unroll_kw in (1, 0):
+            for unroll_kw in unrolls:
                 seeds.append({"tw": tw, "rows": rows, "pad": pad, "unroll_kw": unroll_kw})
 
     return even_first(seeds, row_chunks(conv, lanes), threads)
@@ -150,7 +153,7 @@ def _compute(workload: Workload, lanes: int, tw: int) -> tirx.PrimFunc:
     sums = te.compute((conv.batch, blocks, high, wide, lanes), total, name="conv")
 
     def result(*index: Any) -> Any:
-        return epilogue_value(epilogue, widened(sums(*index)), extra, index=index, dtype=dtype)
+        return epilogue_value(epilogue, sums(*index), extra, index=index, dtype=dtype)
 
     return te.create_prim_func([data, weight, *extra, te.compute(out_shape, result, name="out")])
 
@@ -180,7 +183,8 @@ def _schedule(func: tirx.PrimFunc, workload: Workload, lanes: int, k: Values) ->
 @functools.cache
 def group_product(group: int, lanes: int, dtype: str = "float32") -> str:
     """Return the name of the intrinsic that adds to a vector of sums the products of all channels of the lanes' groups,
-    all of `dtype`. The first call registers it. `group` is the number of channels of a group, which divides the number of lanes."""
+    all of `dtype`. The first call registers it. `group` is the number of channels of a group, which divides the number
+    of lanes."""
     along = tirx.Ramp(0, 1, lanes)
 
     def updated(sums: Any, data: Any, weight: Any) -> Any:

@@ -40,7 +40,7 @@ from templates.stages import (
 )
 from templates.template import AnchorTemplate, Layout, Layouts
 from templates.winograd_algebra import MATRICES, WinogradTiles, row_of, suits_winograd, transformed_weight
-from templates.winograd_products import ProductLoops, ProductTile, prefetch_products, tile_products
+from templates.winograd_products import ProductTile, prefetch_products, tile_products
 from templates.workloads import conv_of
 from tuning_db.record import Config, Workload
 
@@ -61,7 +61,8 @@ class Winograd(AnchorTemplate):
 
     name = "cpu.conv2d_winograd"
     op = "conv2d"
-    dtypes = ("float32", HALF)
+    dtypes: tuple[str, ...] = ("float32", HALF)
+    sums_halves = True
     exact = False
     spreads_nan = True
     version = 2
@@ -252,8 +253,8 @@ def _schedule(p: WinogradTiles, func: tirx.PrimFunc, k: Values) -> tirx.PrimFunc
     at_root = k["at"] == "root"
     group = _schedule_output(p, sch, k, at_root)
     if not at_root:
-        sch.compute_at(sch.get_sblock("mm"), group, preserve_unit_loops=True)
-        sch.compute_at(sch.get_sblock("vv"), group, preserve_unit_loops=True)
+        for name in ("mm", *(["part"] if k.get("sums", 0) else []), "vv"):
+            sch.compute_at(sch.get_sblock(name), group, preserve_unit_loops=True)
     _schedule_input(sch, k, at_root, group)
     _schedule_products(sch, k, at_root)
     return sch.mod["main"]
@@ -314,33 +315,40 @@ def _register_tile(k: Values) -> ProductTile:
 
 def _schedule_products(sch: Schedule, k: Values, at_root: bool) -> None:
     """Schedule the products on the direct template's register tile, with `ob` blocks by `tiles` tiles."""
-    widens = k.get("sums", 0)
-    tiled = _tile_widened if widens else tile_products
-    loops = tiled(sch, _register_tile(k), ui=k["ui"], tiles_first=k["inner"] == "pixels")
+    if k.get("sums", 0):
+        _schedule_widened_products(sch, k, at_root)
+        return
+    loops = tile_products(sch, _register_tile(k), ui=k["ui"], tiles_first=k["inner"] == "pixels")
     if at_root:
         sch.parallel(sch.fuse(*loops.products))
     peel_tail(sch, loops.tiles)
     unroll_tile(sch, [loops.unrolled, *loops.register_tile])
     unroll_tile(sch, sch.get_loops(loops.write)[-3:])
-    init = sch.decompose_reduction(sch.get_sblock("part" if widens else "mm"), loops.blocks)
-    unroll_tile(sch, sch.get_loops(init)[-3:])
+    sch.decompose_reduction(sch.get_sblock("mm"), loops.blocks)
+    unroll_tile(sch, sch.get_loops(sch.get_sblock("mm_init"))[-3:])
 
 
-def _tile_widened(sch: Schedule, register: ProductTile, *, ui: int, tiles_first: bool) -> ProductLoops:
-    """Split "mm" into register tiles, as `tile_products` does, where it adds up the sums of the stage "part"."""
-    mm = sch.get_sblock("mm")
+def _schedule_widened_products(sch: Schedule, k: Values, at_root: bool) -> None:
+    """Schedule the products on the same register tile, where "mm" adds up the sums of the stage "part"."""
+    mm, register = sch.get_sblock("mm"), _register_tile(k)
     e, q, o, t, v, step = sch.get_loops(mm)[-6:]
     oo, oi = sch.split(o, [None, register.ob])
     to, ti = sch.split(t, [None, register.tiles])
     middle = (oo, to) if register.blocks_outer else (to, oo)
     sch.reorder(e, q, *middle, step, oi, ti, v)
+    if at_root:
+        sch.parallel(sch.fuse(e, q))
+    peel_tail(sch, to)
     write = sch.cache_write(mm, 0, "local")
     sch.reverse_compute_at(write, middle[-1], preserve_unit_loops=True)
-    oi, ti, v, ib, ii = sch.get_loops(widen_parts(sch, mm, step, tile=3))[-5:]
-    io, iu = sch.split(ii, [None, ui])
-    tile = (ti, oi, v) if tiles_first else (oi, ti, v)
+    unroll_tile(sch, sch.get_loops(write)[-3:])
+    part = widen_parts(sch, mm, step, tile=3)
+    oi, ti, v, ib, ii = sch.get_loops(part)[-5:]
+    io, iu = sch.split(ii, [None, k["ui"]])
+    tile = (ti, oi, v) if k["inner"] == "pixels" else (oi, ti, v)
     sch.reorder(ib, io, iu, *tile)
-    return ProductLoops((e, q), to, ib, iu, tile, write)
+    unroll_tile(sch, [iu, *tile])
+    unroll_tile(sch, sch.get_loops(sch.decompose_reduction(part, ib))[-3:])
 
 
 def _prefetch_weights(func: tirx.PrimFunc, p: WinogradTiles, k: Values) -> tirx.PrimFunc:

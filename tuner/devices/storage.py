@@ -17,7 +17,7 @@ def check_storage(dtype: str, target: Target, name: str) -> None:
     limits = gpu_limits(target)
     if limits is None:
         if not computes_in(target, dtype):
-            raise BadInput(f"{dtype} on {name}: this CPU does not compute in halves (ARM's with asimdhp do); use float32")
+            raise BadInput(f"{dtype} on {name}: this CPU has no arithmetic in halves (asimdhp on ARM); use float32")
         return
     if not limits.stores(dtype):
         raise BadInput(f"{dtype} on {name}: this device cannot store halves (`tune devices` shows fp16); use float32")
