@@ -1,4 +1,4 @@
-"""Kernels for another processor, run by qemu: `run_emulated` calls many in one program."""
+"""Kernels for another processor, run by qemu: many in one program. `run_emulated` is for those of anchors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tvm_ffi
+from tvm import tirx
 from tvm.ir import IRModule
+from tvm.target import Target
 
 from templates.lowering import compiled, finished
 from templates.reference import Operands
@@ -28,13 +30,11 @@ needs_qemu = pytest.mark.skipif(
 )
 
 
-def program_of(kernels: Sequence[Compiled], folder: Path) -> Path:
-    """A program for the kernels' processor that calls all of them, with what it reads from standard input."""
-    target = kernels[0].target
+def program_of(scheduled: Sequence[tirx.PrimFunc], target: Target, folder: Path) -> Path:
+    """A program for a target that calls all of these functions, with what it reads from standard input."""
     functions = {}
-    for i, kernel in enumerate(kernels):
-        func = finished(kernel.template.prim_func(kernel.workload, target, kernel.config), target)
-        functions[f"kernel_{i}"] = func.with_attr("global_symbol", f"kernel_{i}")
+    for i, func in enumerate(scheduled):
+        functions[f"kernel_{i}"] = finished(func, target).with_attr("global_symbol", f"kernel_{i}")
     compiled(IRModule(functions), target).write_to_file(str(folder / "kernels.o"), "o")
     names = [f"__tvm_ffi_{name}" for name in functions]
     table = [f"extern int {name}(void *, const Any *, int32_t, Any *);" for name in names]
@@ -47,23 +47,29 @@ def program_of(kernels: Sequence[Compiled], folder: Path) -> Path:
     return folder / "kernels"
 
 
-def run_emulated(
-    kernels: Sequence[Compiled], inputs: Sequence[Operands], shapes: Sequence[tuple[int, ...]], folder: Path, cpu: str
-) -> list[np.ndarray]:
-    """The results of kernels for one target on their operands, in plain layout, as qemu's `cpu` computes them. The
-    program in the folder is used if there is one."""
-    program = folder / "kernels" if (folder / "kernels").exists() else program_of(kernels, folder)
-    given = [k.arrays(i, shape) for k, i, shape in zip(kernels, inputs, shapes, strict=True)]
+def call_emulated(program: Path, given: Sequence[Sequence[np.ndarray]], cpu: str) -> list[np.ndarray]:
+    """What the functions of a program write to the last of the arrays that are given to each, as qemu's `cpu` computes
+    it."""
     sent = b"".join(map(_sent, given))
     done = subprocess.run(["qemu-aarch64", "-cpu", cpu, str(program)], input=sent, capture_output=True, check=False)
     assert done.returncode == 0, (done.returncode, done.stderr)
     results, at = [], 0
-    for kernel, arrays, shape in zip(kernels, given, shapes, strict=True):
-        out = arrays[-1]
-        results.append(kernel.plain(np.frombuffer(done.stdout, out.dtype, out.size, at).reshape(out.shape), shape))
+    for *_, out in given:
+        results.append(np.frombuffer(done.stdout, out.dtype, out.size, at).reshape(out.shape))
         at += out.nbytes
     assert at == len(done.stdout)
     return results
+
+
+def run_emulated(
+    kernels: Sequence[Compiled], inputs: Sequence[Operands], shapes: Sequence[tuple[int, ...]], folder: Path, cpu: str
+) -> list[np.ndarray]:
+    """The results of kernels for one target on their operands, in plain layout, as qemu's `cpu` computes them."""
+    functions = [k.template.prim_func(k.workload, k.target, k.config) for k in kernels]
+    program = program_of(functions, kernels[0].target, folder)
+    given = [k.arrays(i, shape) for k, i, shape in zip(kernels, inputs, shapes, strict=True)]
+    results = call_emulated(program, given, cpu)
+    return [k.plain(result, shape) for k, result, shape in zip(kernels, results, shapes, strict=True)]
 
 
 def _sent(arrays: Sequence[np.ndarray]) -> bytes:

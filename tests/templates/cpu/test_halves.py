@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 from tvm.target import Target
 
+from templates.batch_matmul import OPERATOR, BatchMatmul
 from templates.cpu.isa import computes_in, vector_unit
 from templates.lowering import build
 from templates.reference import random_operands, reference, relative_error
-from templates.template import AnchorTemplate, all_templates
+from templates.template import AnchorTemplate, all_templates, template_named
 from templates.workloads import Conv2d, Dense
-from tests.templates.emulated import needs_qemu, run_emulated
+from tests.templates.emulated import call_emulated, needs_qemu, program_of, run_emulated
 from tests.templates.support import Compiled
 from tests.templates.workloads import SAME3, WORKLOADS
 from tuner.report.hot_loop import in_assembly
@@ -74,6 +75,29 @@ def test_results_match_float64(name: str, tmp_path: Path) -> None:
         assert rounded <= error < tolerance_of("float16"), (kernel.workload, dict(kernel.config.knobs))
 
 
+@needs_qemu
+@pytest.mark.parametrize("transposed", [False, True])
+def test_products_of_matrices_match_float64(transposed: bool, tmp_path: Path) -> None:
+    """Also of large values and of one that is no number."""
+    template, target, rng = template_named("cpu.batch_matmul"), arm("cortex-a76"), random.Random(2)
+    functions, given, wanted = [], [], []
+    for sizes in ((3, 14, 40, 36), (2, 9, 384, 50), (1, 33, 128, 64)):
+        workload = BatchMatmul(*sizes, transposed).workload(dtype="float16")
+        space = template.space(workload, target)
+        assert space is not None
+        inputs = OPERATOR.random_inputs(workload, np.random.default_rng(1))
+        kinds = [inputs, *(hostile for _, hostile in OPERATOR.hostile_inputs(workload, inputs))]
+        for config in [space.seed_configs()[0], *filter(None, (space.sample(rng) for _ in range(2)))]:
+            for operands in kinds:
+                functions.append(template.prim_func(workload, target, config))
+                (product,) = OPERATOR.reference(workload, operands)
+                given.append([*operands, np.full(product.shape, np.nan, np.float16)])
+                wanted.append(product)
+    results = call_emulated(program_of(functions, target, tmp_path), given, "cortex-a76")
+    for result, product in zip(results, wanted, strict=True):
+        assert relative_error(result, product) < tolerance_of("float16")
+
+
 @pytest.mark.parametrize("mcpu", ["neoverse-n1", "cortex-a76"])
 @pytest.mark.parametrize(
     ("name", "workload"),
@@ -88,13 +112,20 @@ def test_results_match_float64(name: str, tmp_path: Path) -> None:
         ("cpu.conv2d_by_group", Conv2d(1, 64, 28, 28, 64, (3, 3), padding=SAME3, groups=16)),
         ("cpu.dense", Dense(1, 512, 1000)),
         ("cpu.dense", Dense(48, 768, 768)),
+        ("cpu.batch_matmul", BatchMatmul(4, 196, 384, 192)),
     ],
 )
-def test_hot_loops_are_vectors_of_halves_without_spills(name: str, workload: Conv2d | Dense, mcpu: str) -> None:
-    target, template = arm(mcpu), TEMPLATES[name]
-    space = template.space(workload.workload(("bias", "relu"), "float16"), target)
+def test_hot_loops_are_vectors_of_halves_without_spills(
+    name: str, workload: Conv2d | Dense | BatchMatmul, mcpu: str
+) -> None:
+    target, template = arm(mcpu), template_named(name)
+    if isinstance(workload, BatchMatmul):
+        made = workload.workload("float16")
+    else:
+        made = workload.workload(("bias", "relu"), "float16")
+    space = template.space(made, target)
     assert space is not None
-    func = template.prim_func(workload.workload(("bias", "relu"), "float16"), target, space.seed_configs()[0])
+    func = template.prim_func(made, target, space.seed_configs()[0])
     text = build(func, target).inspect_source("asm")
     loop = in_assembly(text)
     assert loop is not None

@@ -38,8 +38,10 @@ def write_network(path: Path) -> Path:
     x = net.op("Relu", net.conv(x, (4, 40), 3, pads=[1] * 4, group=10))
     x = net.op("Concat", x, net.op("Sigmoid", x), axis=1)
     x = net.op("Mul", x, net.op("Sigmoid", net.conv(x, (80, 80), 1)))
+    tokens = net.op("Reshape", x, net.constant(np.array([1, 80, 25])))
+    product = net.op("MatMul", tokens, net.op("Transpose", tokens, perm=[0, 2, 1]))
     x = net.op("Flatten", net.op("GlobalAveragePool", x))
-    return net.save(path, net.op("Softmax", net.op("Gemm", x, net.weight(80, 12))), x)
+    return net.save(path, net.op("Softmax", net.op("Gemm", x, net.weight(80, 12))), x, net.op("Relu", product))
 
 
 @pytest.fixture(scope="module")
