@@ -17,7 +17,7 @@ from tvm.target import Target
 
 from templates.blocking import blocking, divisors, pack_oihw
 from templates.cpu.dot_products import dot_product
-from templates.cpu.halves import MOST_TERMS, parts_of
+from templates.cpu.halves import row_constraints, rows_in_halves
 from templates.cpu.isa import HALF, computes_in, threads_of, vector_unit
 from templates.cpu.product_tiles import Product
 from templates.cpu.stages import EVEN, even, pad_at_root, spread, waiting, widen_parts
@@ -170,21 +170,8 @@ def _knobs(problem: DirectProblem, accumulators: int) -> tuple[Knob, ...]:
         Knob("groups", tuple(g for g in GROUPS if g <= most)),
         Knob("skip", (0, 1) if skippable else (0,)),
         Knob("prefetch", (0, 1) if problem.weight_bytes > PREFETCH_BYTES and fetched else (0,)),
-        *((Knob("sums", _half_sums(problem)),) if problem.summed == HALF else ()),
+        *((Knob("sums", rows_in_halves(problem)),) if problem.summed == HALF else ()),
     )
-
-
-def _row_terms(problem: DirectProblem) -> int:
-    """Return how many products of a sum a kernel row of an input block has."""
-    return problem.conv.kernel[1] * problem.blocks.in_lanes
-
-
-def _half_sums(problem: DirectProblem) -> tuple[int, ...]:
-    """Return the numbers of kernel rows whose products may be summed in half precision: those of whole input blocks, or
-    numbers that divide those of one."""
-    most = max(1, MOST_TERMS // _row_terms(problem))
-    high = problem.conv.kernel[0]
-    return tuple(n for n in parts_of(problem.kernel_rows, most) if n % high == 0 or high % n == 0)
 
 
 def _constraints(problem: DirectProblem, accumulators: int) -> tuple[Constraint, ...]:
@@ -196,7 +183,7 @@ def _constraints(problem: DirectProblem, accumulators: int) -> tuple[Constraint,
     def grouped(v: Values) -> bool:
         return _groups_divide(problem, v["tw"], v["th"], v["groups"])
 
-    halves = _half_constraints(problem) if problem.summed == HALF else ()
+    halves = row_constraints(problem) if problem.summed == HALF else ()
     return (
         *halves,
         Constraint(
@@ -206,16 +193,6 @@ def _constraints(problem: DirectProblem, accumulators: int) -> tuple[Constraint,
         Constraint("the groups do not divide the tiles", grouped),
         Constraint("only whole sums are prefetched for", lambda v: not (v["prefetch"] and v["chunk"])),
         Constraint("rows can only be skipped in tiles of one row", lambda v: not (v["skip"] and v["th"] > 1)),
-    )
-
-
-def _half_constraints(problem: DirectProblem) -> tuple[Constraint, ...]:
-    terms, high, first = _row_terms(problem) * problem.conv.kernel[0], problem.conv.kernel[0], _half_sums(problem)[0]
-    return (
-        Constraint("a chunk has too many terms for halves", lambda v: v["chunk"] * terms <= MOST_TERMS),
-        Constraint("the sums of a chunk are widened as a whole", lambda v: not v["chunk"] or v["sums"] == first),
-        Constraint("rows are skipped in whole blocks", lambda v: not (v["skip"] and v["sums"] % high)),
-        Constraint("weights are fetched in whole blocks", lambda v: not (v["prefetch"] and v["sums"] % high)),
     )
 
 

@@ -14,6 +14,8 @@ from typing import Any
 from tvm import te
 
 from templates.blocking import divisors
+from templates.direct import DirectProblem
+from templates.space import Constraint
 from templates.stages import widened
 
 MOST_TERMS = 160  # that are added up in half precision: random ones are off by up to 5e-3 of the largest result
@@ -41,3 +43,25 @@ def summed_in_parts(shape: Sequence[int], terms: int, term: Callable[..., Any], 
         (terms // part, *shape), lambda s, *index: te.sum(term(s * part + k, *index), axis=k), name="part"
     )
     return te.compute(shape, lambda *index: te.sum(widened(parts[step, *index]), axis=step), name="sums")
+
+
+def rows_in_halves(problem: DirectProblem) -> tuple[int, ...]:
+    """Return the numbers of kernel rows, counted over all input blocks, whose products a direct convolution may sum in
+    half precision: those of whole input blocks, or numbers that divide those of one. They are as `parts_of` returns
+    them."""
+    most = max(1, MOST_TERMS // (problem.conv.kernel[1] * problem.blocks.in_lanes))
+    high = problem.conv.kernel[0]
+    return tuple(n for n in parts_of(problem.kernel_rows, most) if n % high == 0 or high % n == 0)
+
+
+def row_constraints(problem: DirectProblem) -> tuple[Constraint, ...]:
+    """Return the constraints between a direct convolution's knob `sums`, whose values are `rows_in_halves`, and its
+    other knobs."""
+    high, first = problem.conv.kernel[0], rows_in_halves(problem)[0]
+    terms = problem.blocks.in_lanes * high * problem.conv.kernel[1]
+    return (
+        Constraint("a chunk has too many terms for halves", lambda v: v["chunk"] * terms <= MOST_TERMS),
+        Constraint("the sums of a chunk are widened as a whole", lambda v: not v["chunk"] or v["sums"] == first),
+        Constraint("rows are skipped in whole blocks", lambda v: not (v["skip"] and v["sums"] % high)),
+        Constraint("weights are fetched in whole blocks", lambda v: not (v["prefetch"] and v["sums"] % high)),
+    )

@@ -39,9 +39,14 @@ def write_network(path: Path) -> Path:
     x = net.op("Concat", x, net.op("Sigmoid", x), axis=1)
     x = net.op("Mul", x, net.op("Sigmoid", net.conv(x, (80, 80), 1)))
     tokens = net.op("Reshape", x, net.constant(np.array([1, 80, 25])))
-    product = net.op("MatMul", tokens, net.op("Transpose", tokens, perm=[0, 2, 1]))
+    turned = net.op("Transpose", tokens, perm=[0, 2, 1])
+    product = net.op("MatMul", tokens, turned)
+    shares = net.op("Softmax", net.op("Mul", net.op("MatMul", turned, tokens), net.scalar(0.1)), axis=-1)
+    attended = net.op("MatMul", shares, turned)
     x = net.op("Flatten", net.op("GlobalAveragePool", x))
-    return net.save(path, net.op("Softmax", net.op("Gemm", x, net.weight(80, 12))), x, net.op("Relu", product))
+    return net.save(
+        path, net.op("Softmax", net.op("Gemm", x, net.weight(80, 12))), x, net.op("Relu", product), attended
+    )
 
 
 @pytest.fixture(scope="module")

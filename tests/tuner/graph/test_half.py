@@ -137,7 +137,7 @@ def test_integers_stay_integers(tmp_path: Path, device: Device) -> None:
 
 def test_products_of_two_matrices_are_in_halves_where_all_devices_compute_in_them(tmp_path: Path) -> None:
     net = Net()
-    x = net.input(2, 12, 40)
+    x = net.input(2, 40, 48)
     product = net.op("MatMul", net.op("Relu", x), net.op("Sigmoid", net.op("Transpose", x, perm=[0, 2, 1])))
     graph = net.graph(tmp_path, net.op("Relu", product))
     arm, old = cpu_elsewhere("rpi5").target, cpu_elsewhere("rpi4").target
