@@ -10,7 +10,7 @@ import numpy as np
 from templates.operator import Operator, TensorSpec, View
 from tuning_db.record import Workload
 
-_LARGE = 1e4
+_LARGE = 1e4, 8.0  # in half precision products may not be larger than 65504
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,8 @@ class BatchMatmulOperator(Operator):
         self, workload: Workload, inputs: Sequence[np.ndarray]
     ) -> Iterator[tuple[str, tuple[np.ndarray, ...]]]:
         first, second = inputs
-        yield "large values", (first * np.float32(_LARGE), second * np.float32(_LARGE))
+        large = np.asarray(_LARGE[workload.dtype == "float16"], first.dtype)
+        yield "large values", (first * large, second * large)
         yield "zeros", (np.zeros_like(first), second)
         hole = first.copy()
         hole[-1, -1, 0] = np.nan

@@ -12,8 +12,9 @@ import numpy as np
 from tvm import te, tirx
 
 from templates.integers import INTEGERS, SUMS, Types
-from templates.stages import as_float32, border_of, epilogue_operands, epilogue_value, padded_with, zero
-from templates.workloads import Conv2d
+from templates.stages import border_of, epilogue_operands, epilogue_value, padded_with, stored_as, zero
+from templates.workloads import Conv2d, conv_of
+from tuning_db.record import Workload
 
 MOST_TAPS = 2**24 // (255 * 128)  # the sums of so many products of integers are exact in float32
 
@@ -51,28 +52,22 @@ def padded_image(data: te.Tensor, conv: Conv2d, rows: int, columns: int, border:
 
 
 def depthwise_compute(
-    conv: Conv2d,
-    lanes: int,
-    epilogue: tuple[str, ...],
-    tile: tuple[int, int],
-    *,
-    staged: bool = False,
-    dtype: str = "float32",
+    workload: Workload, lanes: int, tile: tuple[int, int], *, staged: bool = False, summed: str = "float32"
 ) -> tirx.PrimFunc:
     """Build the unscheduled function with the stages "pad", "conv" and "out".
 
     "pad" exists only if pixels outside the image are read, or if `staged`. "conv" computes whole tiles of `tile`
     rows and columns, "out" applies the epilogue to the pixels inside the output. Operands, weights and results are of
-    `dtype`, sums are float32. The weights of integers are float32, too, and their sums are exact (`MOST_TAPS`).
+    the workload's dtype, sums of `summed`. The weights of integers are float32, as their sums are, which are exact
+    (`MOST_TAPS`).
     """
-    th, tw = tile
+    conv, epilogue, dtype, (th, tw) = conv_of(workload), workload.epilogue, workload.dtype, tile
     blocks = -(-conv.in_channels // lanes)
     (sy, sx), (dy, dx) = conv.strides, conv.dilation
     tall, wide = -(-conv.out_height // th) * th, -(-conv.out_width // tw) * tw
     types, integer = Types.named(dtype, epilogue), dtype == INTEGERS
     data = te.placeholder((conv.batch, blocks, conv.height, conv.width, lanes), name="data", dtype=types.data)
-    summed = "float32" if integer else dtype
-    weight = te.placeholder((blocks, *conv.kernel, lanes), name="weight", dtype=summed)
+    weight = te.placeholder((blocks, *conv.kernel, lanes), name="weight", dtype="float32" if integer else dtype)
     out_shape = (conv.batch, blocks, conv.out_height, conv.out_width, lanes)
     extra = epilogue_operands(epilogue, out_shape, types.extra)
     border = border_of(epilogue, extra)
@@ -82,7 +77,7 @@ def depthwise_compute(
 
     def total(n: Any, c: Any, y: Any, x: Any, v: Any) -> Any:
         value = source[n, c, y * sy + kh * dy, x * sx + kw * dx, v]
-        return te.sum(as_float32(value, summed) * as_float32(weight[c, kh, kw, v], summed), axis=[kh, kw])
+        return te.sum(stored_as(value, summed) * stored_as(weight[c, kh, kw, v], summed), axis=[kh, kw])
 
     sums = te.compute((conv.batch, blocks, tall, wide, lanes), total, name="conv")
 

@@ -18,7 +18,7 @@ from tvm import te, tirx
 
 from templates.blocking import Blocking
 from templates.integers import INTEGERS, QUAD, SUMS, Types
-from templates.stages import as_float32, border_of, epilogue_operands, epilogue_value, padded_with, zero
+from templates.stages import border_of, epilogue_operands, epilogue_value, padded_with, stored_as, widened, zero
 from templates.workloads import Conv2d
 
 # Orders of the reduction's loops: input blocks (ic), kernel rows (kh), kernel columns (kw), and the lanes of an input
@@ -34,6 +34,7 @@ ORDERS = {
 class DirectProblem:
     """A convolution with the layouts that a template computes it in.
 
+    `summed` is the type that products of halves are summed in. Integers are summed in int32.
     `plain_data` and `plain_out` say whether data and output are NCHW instead of blocked. All pixels are one axis
     (`flat`) if the kernel is 1x1 without stride and padding, and data and output are both plain or both blocked.
     `gathered` is a 1x1 convolution with a stride. If it is given, `conv` is that convolution on the pixels gathered
@@ -44,8 +45,9 @@ class DirectProblem:
     blocks: Blocking
     plain_data: bool
     plain_out: bool = False
-    dtype: str = "float32"  # of operands, weights and results; sums are float32, but see `templates.integers`
+    dtype: str = "float32"  # of operands, weights and results; for integers see `templates.integers`
     gathered: Conv2d | None = None
+    summed: str = "float32"
 
     @property
     def flat(self) -> bool:
@@ -108,7 +110,12 @@ class DirectProblem:
 
     def as_summed(self, value: Any) -> Any:
         """Convert a value of the data or the weight to the type that products are summed in."""
-        return value.astype(SUMS) if self.integer else as_float32(value, self.dtype)
+        return stored_as(value, SUMS if self.integer else self.summed)
+
+    @property
+    def kernel_rows(self) -> int:
+        """Count the rows of the kernel in all input blocks of a group, which sums consist of."""
+        return self.blocks.in_blocks * self.conv.kernel[0]
 
     @property
     def weight_bytes(self) -> int:
@@ -122,13 +129,14 @@ def direct_compute(
     *,
     staged: bool = False,
     ob: int = 1,
-    chunk: int = 0,
+    part: int = 0,
 ) -> tirx.PrimFunc:
     """Build the unscheduled function with the stages "pad", "conv" and "out".
 
     "pad" exists only if pixels outside the image are read, or if `staged`. "conv" computes whole tiles of `ob` output
-    blocks by `tile` rows and columns, and "out" applies the epilogue. If `chunk` is not 0, a stage "part" sums over
-    each `chunk` input blocks, and "conv" adds up these partial sums.
+    blocks by `tile` rows and columns, and "out" applies the epilogue. If `part` is not 0, a stage "part" sums over
+    each `part` kernel rows, which are those of whole input blocks or divide those of one, and "conv" adds up these
+    partial sums, which are float32 unless they are sums of integers.
     """
     conv, b, (th, tw) = problem.conv, problem.blocks, tile
     types, (sy, sx), (dy, dx) = Types.named(problem.dtype, epilogue), conv.strides, conv.dilation
@@ -143,28 +151,34 @@ def direct_compute(
     values = data if problem.gathered is None else gather(data, problem.gathered)
     staged = staged or problem.reads_outside(th, tw) or (problem.integer and problem.plain_data)
     read = reader(problem, values, tile, staged=staged, border=border_of(epilogue, extra))
-    chunk = chunk or b.in_blocks
-    ic, kh, kw = (
-        te.reduce_axis((0, chunk), "ic"),
-        *(te.reduce_axis((0, k), n) for k, n in zip(conv.kernel, ("kh", "kw"), strict=False)),
-    )
+    part = part or problem.kernel_rows
+    high = min(part, conv.kernel[0])
+    extents = {"ic": part // high, "kh": high, "kw": conv.kernel[1]}
+    ic, kh, kw = (te.reduce_axis((0, extent), name) for name, extent in extents.items())
     ii = [te.reduce_axis((0, size), "ii") for size in problem.depths]
 
-    def total(first: Any, n: Any, o: Any, y: Any, x: Any, v: Any) -> Any:
-        """Sum over the chunk of input blocks that begins at `first`."""
+    def total(first: tuple[Any, Any], n: Any, o: Any, y: Any, x: Any, v: Any) -> Any:
+        """Sum over the kernel rows that begin at `first`: an input block, and a row in it."""
         lane = ii[0] * QUAD + ii[1] if problem.integer else ii[0]
-        value = read(n, b.first_input(o) + first + ic, y * sy + kh * dy, x * sx + kw * dx, lane)
-        tap = weight[o, first + ic, kh, kw, ii[0], v, *ii[1:]]
+        block, row = first[0] + ic, first[1] + kh
+        value = read(n, b.first_input(o) + block, y * sy + row * dy, x * sx + kw * dx, lane)
+        tap = weight[o, block, row, kw, ii[0], v, *ii[1:]]
         return te.sum(problem.as_summed(value) * problem.as_summed(tap), axis=[ic, kh, kw, *ii])
 
     tiled = (conv.batch, weight_blocks, problem.tall(th), problem.wide(tw), b.lanes)
-    if chunk == b.in_blocks:
-        sums = te.compute(tiled, lambda *index: total(0, *index), name="conv")
+    if part == problem.kernel_rows:
+        sums = te.compute(tiled, lambda *index: total((0, 0), *index), name="conv")
     else:
-        count = b.in_blocks // chunk
-        part = te.compute((count, *tiled), lambda c, *index: total(c * chunk, *index), name="part")
+        count = problem.kernel_rows // part
+
+        def first_of(c: Any) -> tuple[Any, Any]:
+            if high == conv.kernel[0]:
+                return c * (part // high), 0
+            return c * part // conv.kernel[0], c * part % conv.kernel[0]
+
+        parts = te.compute((count, *tiled), lambda c, *index: total(first_of(c), *index), name="part")
         step = te.reduce_axis((0, count), "step")
-        sums = te.compute(tiled, lambda *index: te.sum(part[step, *index], axis=step), name="conv")
+        sums = te.compute(tiled, lambda *index: te.sum(widened(parts[step, *index]), axis=step), name="conv")
 
     def result(*index: Any) -> Any:
         n, channel, y, x, *lane = index

@@ -66,6 +66,11 @@ def _f32(value: float) -> Any:
     return tirx.const(value, "float32")
 
 
+def _like(x: Any, value: float) -> Any:
+    """Return a constant of the type of x."""
+    return tirx.const(value, x.ty.dtype)
+
+
 def _sigmoid(x: Any) -> Any:
     return _f32(1) / (_f32(1) + tirx.exp(_f32(0) - x))
 
@@ -126,15 +131,15 @@ class _Step:
 
 
 _STEPS: dict[str, _Step] = {
-    "relu": _Step(0, lambda x: at_least(x, _f32(0)), lambda x: np.maximum(x, 0)),
+    "relu": _Step(0, lambda x: at_least(x, _like(x, 0)), lambda x: np.maximum(x, 0)),
     "clip": _Step(
         2,
-        lambda x, lo, hi: within(x, _f32(lo), _f32(hi)),
+        lambda x, lo, hi: within(x, _like(x, lo), _like(x, hi)),
         lambda x, lo, hi: np.clip(x, lo, hi),
     ),
     "leaky_relu": _Step(
         1,
-        lambda x, a: tirx.Select(x > _f32(0), x, x * _f32(a)),
+        lambda x, a: tirx.Select(x > _like(x, 0), x, x * _like(x, a)),
         lambda x, a: np.where(x > 0, x, x * a),
     ),
     "sigmoid": _Step(0, _sigmoid, _np_sigmoid),
@@ -156,6 +161,17 @@ _STEPS: dict[str, _Step] = {
     "softplus": _Step(0, _softplus, lambda x: np.logaddexp(0, x)),
     "elu": _Step(1, _elu, lambda x, a: np.where(x > 0, x, a * np.expm1(np.minimum(x, 0)))),
 }
+
+
+_LARGEST_HALF = 65504.0
+# These may be computed in half precision, on sums in it: they round once each, or not at all.
+_IN_HALVES = frozenset({"bias", "add", "relu", "clip", "leaky_relu"})
+
+
+def keeps_halves(epilogue: Sequence[str]) -> bool:
+    """Tell whether an epilogue is computed in half precision on sums in half precision. Others are in float32."""
+    known = [parse(text) for text in epilogue]
+    return all(name in _IN_HALVES and all(abs(n) <= _LARGEST_HALF for n in numbers) for name, numbers in known)
 
 
 def operands(epilogue: Sequence[str]) -> list[str]:

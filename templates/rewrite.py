@@ -18,7 +18,8 @@ from templates.template import ScheduleError
 # Fetch(buffer, indices) makes a statement that fetches the cache line of buffer[indices]. The address may lie outside.
 Fetch = Callable[[Any, Sequence[Any]], Any]
 
-CACHE_LINE_FLOATS = 16
+CACHE_LINE_BYTES = 64
+CACHE_LINE_FLOATS = CACHE_LINE_BYTES // 4
 _MARK = "edgetune.loop"
 _FIELDS = (
     "iter_vars",

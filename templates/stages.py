@@ -47,9 +47,13 @@ def epilogue_value(
 ) -> Any:
     """Apply the epilogue to `value` at an output index, which is (n, block, y, x, lane) or (row, channel).
 
-    `value` is float32 and so is all arithmetic, but for sums of integers, which are int32. The operands `extra` that
-    have no type of their own are of `dtype`, and so is the result if it is not to be of `out_dtype`.
+    `value` is float32 and so is all arithmetic, but for sums of integers, which are int32, and for sums in half
+    precision, on which simple epilogues are computed in it, too. The operands `extra` that have no type of their own
+    are of `dtype`, and so is the result if it is not to be of `out_dtype`.
     """
+    value = tirx.convert(value)  # it may be a slice of a tensor
+    if not steps.keeps_halves(epilogue):
+        value = widened(value)
     places = {
         "channel": (index[1], index[-1]) if len(index) == 5 else (index[1],),
         "pixel": (index[0], *index[2:4]),
@@ -60,7 +64,7 @@ def epilogue_value(
     def read(step: str, tensor: te.Tensor) -> Any:
         kind = steps.OPERANDS[step]
         found = tensor(*places[kind.shape])
-        return found if kind.dtype else as_float32(found, dtype)
+        return found if kind.dtype or str(value.ty.dtype) == dtype else as_float32(found, dtype)
 
     reads = [read(step, tensor) for step, tensor in zip(steps.operands(epilogue), extra, strict=True)]
     return stored_as(steps.apply(epilogue, value, reads), out_dtype or dtype)
@@ -75,6 +79,12 @@ def stored_as(value: Any, dtype: str) -> Any:
     """Convert a value that was computed to the `dtype` that it is stored in."""
     value = tirx.convert(value)  # it may be a slice of a tensor
     return value if str(value.ty.dtype) == dtype else value.astype(dtype)
+
+
+def widened(value: Any) -> Any:
+    """Convert a half to float32. A value of another type is returned unchanged."""
+    value = tirx.convert(value)  # it may be a slice of a tensor
+    return value.astype("float32") if str(value.ty.dtype) == "float16" else value
 
 
 def zero(dtype: str = "float32") -> Any:

@@ -22,7 +22,9 @@ from tvm.target import Target
 from templates.errors import TemplateFailed
 from templates.registry import Registry
 from templates.space import SearchSpace, Space
-from tuning_db.record import Config, Workload
+from tuning_db.record import Config, Workload, tolerance_of
+
+_RESULT_ROUNDED = 1e-3  # the tolerance of a result that is rounded once, to a half (by 2^-11 of the value)
 
 
 @dataclass(frozen=True)
@@ -82,11 +84,12 @@ class Template(ABC):
     name: str  # stable: it is stored in the database
     version: int = 1  # raise it when the same config gives another kernel
     op: str  # the Workload.op that the template computes
-    dtypes: tuple[str, ...] = ("float32",)  # values of Workload.dtype, in which data is stored; sums are always float32
+    dtypes: tuple[str, ...] = ("float32",)  # values of Workload.dtype, in which data is stored
     exact: bool = True  # False: rounds differently from the direct algorithm (Winograd); can be forbidden by the user
     # The tolerance of the results, if it exceeds that of their dtype. Such a template must be asked for by name.
     tolerance: float | None = None
     first_calls: int = 1  # how many calls take longer than all later ones; they are not timed
+    sums_halves: bool = False  # whether products of halves are summed in half precision; see `tolerance_with`
     spreads_nan: bool = False  # whether a NaN reaches results that do not depend on it (Winograd: those of its tile)
 
     @abstractmethod
@@ -158,6 +161,15 @@ def register(template: Template) -> Template:
 def template_named(name: str) -> Template:
     """Return the template of this name. Raises KeyError with the known names if there is none."""
     return _REGISTRY.named(name)
+
+
+def tolerance_with(name: str, dtype: str) -> float:
+    """Return the largest error that a correct kernel of the template of this name may have, relative to the largest
+    value of the result. It is that of the dtype, unless the template rounds only results to halves. Raises KeyError as
+    `template_named` does."""
+    if dtype != "float16" or template_named(name).sums_halves:
+        return tolerance_of(dtype)
+    return _RESULT_ROUNDED
 
 
 def anchor_template(name: str) -> AnchorTemplate:

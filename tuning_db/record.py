@@ -122,9 +122,9 @@ def plain(attrs: Mapping[str, Any]) -> dict[str, Any]:
     return attrs.as_dict() if isinstance(attrs, _Attrs) else dict(attrs)
 
 
-# A result in half precision is rounded once, when it is stored (2^-11 of the value). Algorithms that round
-# intermediate values too exceed this tolerance and are not used for it.
-_TOLERANCE = {"float32": 1e-4, "float16": 1e-3}
+# CPUs add up to 160 products in half precision before they add their sum to a float32, which is off by up to half of
+# this tolerance. Kernels that round less are checked more strictly (templates.template.tolerance_with).
+_TOLERANCE = {"float32": 1e-4, "float16": 1e-2}
 
 
 def tolerance_of(dtype: str) -> float:

@@ -15,7 +15,8 @@ from tvm.s_tir import Schedule
 from tvm.target import Target
 
 from templates.blocking import divisors, tile_sizes
-from templates.cpu.isa import threads_of, vector_unit
+from templates.cpu.halves import MOST_TERMS
+from templates.cpu.isa import HALF, computes_in, threads_of, vector_unit
 from templates.cpu.stages import even_first, pad_at_root, spread
 from templates.depthwise import MOST_TAPS, depthwise_compute, pack_depthwise
 from templates.integers import INTEGERS
@@ -27,6 +28,7 @@ from templates.workloads import Conv2d, conv_of
 from tuning_db.record import Config, Workload
 
 MAX_UNROLLED = 450
+_WIDEST_HALVES = 8  # pixels of a first config's tile, with which LLVM keeps the weights in registers as well
 
 
 class Depthwise(AnchorTemplate):
@@ -40,17 +42,21 @@ class Depthwise(AnchorTemplate):
 
     name = "cpu.depthwise"
     op = "conv2d"
+    dtypes: tuple[str, ...] = ("float32", HALF)
+    sums_halves = True
 
     def layouts(self, workload: Workload, target: Target) -> Layouts:
-        block = Layout(vector_unit(target).lanes)
+        block = Layout(vector_unit(target, workload.dtype).lanes)
         return Layouts(block, block)
 
     def space(self, workload: Workload, target: Target) -> Space | None:
         conv = conv_of(workload)
-        if target.kind.name != "llvm" or not conv.is_depthwise:
+        unit, kernel = vector_unit(target, workload.dtype), conv.kernel[0] * conv.kernel[1]
+        if not conv.is_depthwise or not computes_in(target, workload.dtype):
             return None
-        limit, integer = vector_unit(target).registers - 2, INTEGERS in self.dtypes
-        kernel = conv.kernel[0] * conv.kernel[1]
+        if workload.dtype == HALF and kernel > MOST_TERMS:
+            return None
+        limit, integer = unit.registers - (unit.operands or 2), INTEGERS in self.dtypes
         padded = any(conv.padding)
         knobs = (
             Knob("tw", tile_sizes(conv.out_width, limit)),
@@ -76,20 +82,22 @@ class Depthwise(AnchorTemplate):
                 lambda v: v["pad"] != "inline" or conv.out_width % v["tw"] == 0,
             ),
         )
-        chunks = row_chunks(conv, vector_unit(target).lanes)
-        seeds = even_first(_seeds(conv, limit, _pads(padded, integer)), chunks, threads_of(target))
+        chunks = row_chunks(conv, unit.lanes)
+        widest = min(limit, _WIDEST_HALVES) if workload.dtype == HALF else limit
+        seeds = even_first(_seeds(conv, widest, _pads(padded, integer)), chunks, threads_of(target))
         return Space(self.name, knobs, constraints, seeds, lambda v: _features(conv, v))
 
     def weight_key(self, workload: Workload, target: Target, config: Config) -> str:
         return "blocked"
 
     def pack_weight(self, workload: Workload, target: Target, config: Config, weight: np.ndarray) -> np.ndarray:
-        return pack_depthwise(weight, vector_unit(target).lanes)
+        return pack_depthwise(weight, vector_unit(target, workload.dtype).lanes)
 
     def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
         conv = conv_of(workload)
-        tile, lanes = (config["th"], config["tw"]), vector_unit(target).lanes
-        func = depthwise_compute(conv, lanes, workload.epilogue, tile, dtype=workload.dtype)
+        tile, lanes = (config["th"], config["tw"]), vector_unit(target, workload.dtype).lanes
+        summed = HALF if workload.dtype == HALF else "float32"
+        func = depthwise_compute(workload, lanes, tile, summed=summed)
         func = _schedule(conv, func, config.knobs)
         return _prefetch_weights(func, conv) if config["prefetch"] else func
 
@@ -97,7 +105,7 @@ class Depthwise(AnchorTemplate):
         conv = conv_of(workload)
         rows = [r for r in sorted(chunk_rows(conv), reverse=True) if r % config["th"] == 0]
         changes = [{"rows": r, "order": "rows"} for r in rows]
-        return spread(config, changes, row_chunks(conv, vector_unit(target).lanes), threads_of(target))
+        return spread(config, changes, row_chunks(conv, vector_unit(target, workload.dtype).lanes), threads_of(target))
 
 
 class IntegerDepthwise(Depthwise):

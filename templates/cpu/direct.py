@@ -17,11 +17,12 @@ from tvm.target import Target
 
 from templates.blocking import blocking, divisors, pack_oihw
 from templates.cpu.dot_products import dot_product
-from templates.cpu.isa import threads_of, vector_unit
+from templates.cpu.halves import row_constraints, rows_in_halves
+from templates.cpu.isa import HALF, computes_in, threads_of, vector_unit
 from templates.cpu.product_tiles import Product
-from templates.cpu.stages import EVEN, even, pad_at_root, spread, waiting
+from templates.cpu.stages import EVEN, even, pad_at_root, spread, waiting, widen_parts
 from templates.direct import ORDERS, DirectProblem, direct_compute
-from templates.rewrite import CACHE_LINE_FLOATS, guard, mark, peel_tail, prefetch, shared_out, wrap_marked_loop
+from templates.rewrite import CACHE_LINE_BYTES, guard, mark, peel_tail, prefetch, shared_out, wrap_marked_loop
 from templates.space import Constraint, Knob, Space, Values
 from templates.stages import has_block, new_schedule, unroll_tile
 from templates.template import PLAIN, AnchorTemplate, Layout, Layouts
@@ -37,6 +38,7 @@ MAX_CHUNK = 16
 # Weights that this many tiles of pixels read, one after the other, soon come from a cache: prefetching them for the
 # first costs all of them up to a fifth of their time. It is worth it where fewer share a read from memory.
 _FEW_TILES = 16
+_INDICES = 9  # of the stage that sums: n, o, y, x, v, ic, kh, kw, ii
 _BROADCAST = 4  # registers that hold no sums where numbers are broadcast one by one
 # Values of the knob `groups`: they divide the image heights that networks have.
 GROUPS = (1, 2, 4, 7, 8, 14, 16, 28, 56, 112)
@@ -50,29 +52,34 @@ class DirectConv(AnchorTemplate):
     (0: all blocks at once, so that sums stay in registers). `ui` input channels are unrolled. `order` is that of the
     reduction's loops. `unroll_kw` unrolls the kernel columns. `inner` says which loop of the register tile is the inner
     one. Rows are cut into `groups`, each of which is one parallel chunk and reads all weights once. `skip` leaves out
-    kernel rows that lie in the padding. `prefetch` fetches the next weight block while the current one is used.
+    kernel rows that lie in the padding. `prefetch` fetches the next weight block while the current one is used. In half
+    precision `sums` says of how many kernel rows, counted over all input blocks, the products are summed before the
+    sums are widened to float32 (0: of all); those of a chunk are widened anyway.
     """
 
     name = "cpu.conv2d_direct"
     op = "conv2d"
+    dtypes: tuple[str, ...] = ("float32", HALF)
+    sums_halves = True
     plain_data = False
     version = 2
 
     def _problem(self, workload: Workload, target: Target) -> DirectProblem:
         conv = conv_of(workload)
-        return DirectProblem(conv, blocking(conv, vector_unit(target).lanes), self.plain_data)
+        blocks = blocking(conv, vector_unit(target, workload.dtype).lanes)
+        return DirectProblem(conv, blocks, self.plain_data, dtype=workload.dtype, summed=workload.dtype)
 
     def applies(self, conv: Conv2d, lanes: int) -> bool:
         return not conv.is_depthwise and conv.in_channels >= lanes
 
     def layouts(self, workload: Workload, target: Target) -> Layouts:
-        block = Layout(vector_unit(target).lanes)
+        block = Layout(vector_unit(target, workload.dtype).lanes)
         return Layouts(PLAIN if self.plain_data else block, block)
 
     def space(self, workload: Workload, target: Target) -> Space | None:
-        if target.kind.name != "llvm":
+        if not computes_in(target, workload.dtype):
             return None
-        unit = vector_unit(target)
+        unit = vector_unit(target, workload.dtype)
         if not self.applies(conv_of(workload), unit.lanes):
             return None
         problem = self._problem(workload, target)
@@ -92,12 +99,13 @@ class DirectConv(AnchorTemplate):
         problem = self._problem(workload, target)
         # Only whole tiles of integers fit the instruction.
         tile = (1, config["tw"]) if problem.integer else (1, 1)
-        compute = direct_compute(problem, workload.epilogue, tile, ob=config["ob"], chunk=config["chunk"])
+        part = config["chunk"] * problem.conv.kernel[0] or config.knobs.get("sums", 0)
+        compute = direct_compute(problem, workload.epilogue, tile, ob=config["ob"], part=part)
         func = _schedule(problem, compute, config.knobs, dot_product(target) if problem.integer else None)
         if config["skip"]:
-            func = _skip_padded_rows(func, problem.conv, "part_update" if config["chunk"] else "conv_update")
+            func = _skip_padded_rows(func, problem.conv, "part_update" if part else "conv_update")
         if config["prefetch"]:
-            func = _prefetch_weights(func, problem, config.knobs)
+            func = _prefetch_weights(func, problem, config.knobs, "part_update" if part else "conv_update")
         return func
 
     def spread(self, workload: Workload, target: Target, config: Config) -> Config:
@@ -162,6 +170,7 @@ def _knobs(problem: DirectProblem, accumulators: int) -> tuple[Knob, ...]:
         Knob("groups", tuple(g for g in GROUPS if g <= most)),
         Knob("skip", (0, 1) if skippable else (0,)),
         Knob("prefetch", (0, 1) if problem.weight_bytes > PREFETCH_BYTES and fetched else (0,)),
+        *((Knob("sums", rows_in_halves(problem)),) if problem.summed == HALF else ()),
     )
 
 
@@ -174,7 +183,9 @@ def _constraints(problem: DirectProblem, accumulators: int) -> tuple[Constraint,
     def grouped(v: Values) -> bool:
         return _groups_divide(problem, v["tw"], v["th"], v["groups"])
 
+    halves = row_constraints(problem) if problem.summed == HALF else ()
     return (
+        *halves,
         Constraint(
             "the register tile does not fit", lambda v: _fits(problem, v["ob"], v["tw"] * v["th"], accumulators)
         ),
@@ -227,7 +238,7 @@ def _seeded_tiles(problem: DirectProblem, accumulators: int, threads: int) -> li
 def _seeds(problem: DirectProblem, accumulators: int, threads: int) -> tuple[Values, ...]:
     """Return the tiles that fill the registers best, with and without skipping, row groups and chunks. Weights that few
     tiles read are prefetched."""
-    ui = max(divisors(problem.depths[0], 4))
+    ui = max(divisors(problem.depths[0], 2 if problem.summed == HALF else 4))  # for LLVM loads operands early
     seeds = []
     for ob, tw in _seeded_tiles(problem, accumulators, threads):
         tile = {"ob": ob, "tw": tw}
@@ -260,8 +271,8 @@ def _features(problem: DirectProblem, v: Values) -> Mapping[str, float]:
 
 
 def _schedule(problem: DirectProblem, func: tirx.PrimFunc, k: Values, dot: str | None = None) -> tirx.PrimFunc:
-    """Schedule the loops as: row groups | output blocks | (chunks |) rows | columns | reduction | register tile.
-    `dot` is the intrinsic for integers."""
+    """Schedule the loops as: row groups | output blocks | (chunks |) rows | columns | (parts |) reduction | register
+    tile. `dot` is the intrinsic for integers."""
     sch = new_schedule(func)
     conv = sch.get_sblock("conv")
     n, o, y, x, v, *reduction = sch.get_loops(conv)
@@ -273,7 +284,8 @@ def _schedule(problem: DirectProblem, func: tirx.PrimFunc, k: Values, dot: str |
         group, yo, yi = sch.split(y, [k["groups"], None, k["th"]])
         xo, xi = sch.split(x, [None, k["tw"]])
     steps = reduction[:1] if k["chunk"] else []
-    sch.reorder(n, group, oo, *steps, yo, xo, oi, yi, xi, v)
+    widened = not k["chunk"] and k.get("sums", 0)
+    sch.reorder(n, group, oo, *steps, yo, xo, *(reduction if widened else []), oi, yi, xi, v)
     outer = sch.fuse(n, group, oo)
     sch.parallel(outer)
     peel_tail(sch, xo)
@@ -288,6 +300,8 @@ def _schedule(problem: DirectProblem, func: tirx.PrimFunc, k: Values, dot: str |
         sch.reverse_compute_inline(sch.get_sblock("out"))
         unroll_tile(sch, sch.get_loops(write)[-4:])
         sums, written = conv, "conv_local"
+        if widened:
+            sums = widen_parts(sch, conv, reduction[0], tile=4)
     _schedule_sums(sch, sums, k, dot)
     _schedule_pad(problem, sch)
     return guard(sch.mod["main"], written, {1: problem.blocks.all_out_blocks, 3: problem.columns})
@@ -349,8 +363,9 @@ def _skip_padded_rows(func: tirx.PrimFunc, conv: Conv2d, block: str) -> tirx.Pri
     return wrap_marked_loop(func, block, guarded)
 
 
-def _prefetch_weights(func: tirx.PrimFunc, problem: DirectProblem, k: Values) -> tirx.PrimFunc:
-    """Prefetch the next weight block, an equal part of it in each of the tiles that the current one is reused over."""
+def _prefetch_weights(func: tirx.PrimFunc, problem: DirectProblem, k: Values, block: str) -> tirx.PrimFunc:
+    """Prefetch the next weight block, an equal part of it in each of the tiles that the current one is reused over.
+    `block` is the stage that reads the weights."""
     conv, b = problem.conv, problem.blocks
     tiles_x = -(-problem.columns // k["tw"])
     if problem.flat:
@@ -358,20 +373,23 @@ def _prefetch_weights(func: tirx.PrimFunc, problem: DirectProblem, k: Values) ->
         sweeps = tiles_x
     else:
         sweeps = tiles_x * (problem.rows // k["th"] // k["groups"])
-    lines = conv.kernel[1] * b.in_lanes * b.lanes // CACHE_LINE_FLOATS  # cache lines of one (block, ic, kh)
-    per_lane = max(1, b.lanes * b.in_lanes // CACHE_LINE_FLOATS)
+    wide = CACHE_LINE_BYTES // problem.value_bytes
+    lines = conv.kernel[1] * b.in_lanes * b.lanes // wide  # cache lines of one (block, ic, kh)
+    per_lane = max(1, b.lanes * b.in_lanes // wide)
     weight = func.params[1]
 
     def fetching(loop: Any, index: Any) -> Any:
-        _, o, y, x, _, ic = index[:6]
+        o, y, x, _, ic = index[-8:-3]
+        if len(index) > _INDICES:  # the block of a part
+            ic = index[0] * (k["sums"] // conv.kernel[0]) + ic
         row = y // k["th"] % (sweeps // tiles_x) if not problem.flat else 0
         sweep = row * tiles_x + x // k["tw"] % tiles_x
         fetches = []
         for i in range(k["ob"]):
             for line in shared_out(lines, sweeps, sweep):
-                lane = line % per_lane * CACHE_LINE_FLOATS
+                lane = line % per_lane * wide
                 at = [o + k["ob"] + i, ic, loop.loop_var, line // per_lane, lane // b.lanes, lane % b.lanes]
                 fetches.append(prefetch(weight, at))
         return tirx.SeqStmt([*fetches, loop.body])
 
-    return wrap_marked_loop(func, "conv_update", fetching)
+    return wrap_marked_loop(func, block, fetching)

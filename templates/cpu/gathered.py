@@ -28,7 +28,8 @@ class GatheredConv(DirectConv):
     def _problem(self, workload: Workload, target: Target) -> DirectProblem:
         conv = conv_of(workload)
         dense = replace(conv, height=conv.out_height, width=conv.out_width, strides=(1, 1))
-        return DirectProblem(dense, blocking(conv, vector_unit(target).lanes), False, gathered=conv)
+        blocks, dtype = blocking(conv, vector_unit(target, workload.dtype).lanes), workload.dtype
+        return DirectProblem(dense, blocks, False, dtype=dtype, gathered=conv, summed=dtype)
 
     def applies(self, conv: Conv2d, lanes: int) -> bool:
         pointwise = conv.kernel == (1, 1) and not any(conv.padding)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,8 @@ from tvm.target import Target
 
 from templates.blocking import divisors, tile_sizes
 from templates.cpu.depthwise import chunk_rows, row_chunks, schedule_pad
-from templates.cpu.isa import threads_of, vector_unit
+from templates.cpu.halves import MOST_TERMS
+from templates.cpu.isa import HALF, computes_in, threads_of, vector_unit
 from templates.cpu.stages import even_first, spread
 from templates.depthwise import padded_image, reads_outside
 from templates.space import Constraint, Knob, Space, Values
@@ -43,18 +45,21 @@ class GroupedConv(AnchorTemplate):
 
     name = "cpu.conv2d_by_group"  # before cpu.conv2d_direct, which computes the same workloads in merged groups
     op = "conv2d"
+    dtypes: tuple[str, ...] = ("float32", HALF)
+    sums_halves = True
 
     def layouts(self, workload: Workload, target: Target) -> Layouts:
-        block = Layout(vector_unit(target).lanes)
+        block = Layout(vector_unit(target, workload.dtype).lanes)
         return Layouts(block, block)
 
     def space(self, workload: Workload, target: Target) -> Space | None:
-        if target.kind.name != "llvm":
+        if not computes_in(target, workload.dtype):
             return None
-        conv, lanes = conv_of(workload), vector_unit(target).lanes
-        if not _applies(conv, lanes):
+        conv, unit = conv_of(workload), vector_unit(target, workload.dtype)
+        group, lanes = conv.in_channels // conv.groups, unit.lanes
+        if not _applies(conv, lanes) or (workload.dtype == HALF and prod((group, *conv.kernel)) > MOST_TERMS):
             return None
-        group, limit = conv.in_channels // conv.groups, vector_unit(target).registers - 2
+        limit = unit.registers - (unit.operands or 2)
         pads = ("chunk", "root") if any(conv.padding) else ("none",)
         knobs = (
             Knob("tw", tile_sizes(conv.out_width, limit)),
@@ -74,27 +79,28 @@ class GroupedConv(AnchorTemplate):
                 lambda v: v["pad"] != "none" or conv.out_width % v["tw"] == 0,
             ),
         )
-        seeds = _seeds(conv, lanes, threads_of(target), pads[0])
+        # Halves of larger groups are moved by tables, which registers have to hold.
+        unrolls = (1, 0) if workload.dtype != HALF or group == 2 else (0, 1)
+        seeds = _seeds(conv, lanes, threads=threads_of(target), pad=pads[0], unrolls=unrolls)
         return Space(self.name, knobs, constraints, seeds, lambda v: _features(conv, group, v))
 
     def weight_key(self, workload: Workload, target: Target, config: Config) -> str:
         return "by group"
 
     def pack_weight(self, workload: Workload, target: Target, config: Config, weight: np.ndarray) -> np.ndarray:
-        lanes, (k, group, r, s) = vector_unit(target).lanes, weight.shape
+        lanes, (k, group, r, s) = vector_unit(target, workload.dtype).lanes, weight.shape
         blocks = -(-k // lanes)
         padded = np.pad(weight, ((0, blocks * lanes - k), (0, 0), (0, 0), (0, 0)))
         return np.ascontiguousarray(padded.reshape(blocks, lanes, group, r, s).transpose(0, 3, 4, 2, 1))
 
     def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
-        conv, lanes = conv_of(workload), vector_unit(target).lanes
-        func = _compute(conv, lanes, workload.epilogue, config["tw"])
-        return _schedule(func, conv, lanes, config.knobs)
+        lanes = vector_unit(target, workload.dtype).lanes
+        return _schedule(_compute(workload, lanes, config["tw"]), workload, lanes, config.knobs)
 
     def spread(self, workload: Workload, target: Target, config: Config) -> Config:
         conv = conv_of(workload)
         more = [{"rows": rows} for rows in sorted(chunk_rows(conv), reverse=True)]
-        return spread(config, more, row_chunks(conv, vector_unit(target).lanes), threads_of(target))
+        return spread(config, more, row_chunks(conv, vector_unit(target, workload.dtype).lanes), threads_of(target))
 
 
 def _applies(conv: Conv2d, lanes: int) -> bool:
@@ -102,15 +108,15 @@ def _applies(conv: Conv2d, lanes: int) -> bool:
     return conv.groups > 1 and conv.in_channels == conv.out_channels and 1 < group < lanes and lanes % group == 0
 
 
-def _seeds(conv: Conv2d, lanes: int, threads: int, pad: str) -> tuple[Values, ...]:
-    """Return tiles that are wide and divide the width, with chunks of all rows and of fewer. Chunks that keep the
-    threads evenly busy come first."""
+def _seeds(conv: Conv2d, lanes: int, *, threads: int, pad: str, unrolls: tuple[int, ...]) -> tuple[Values, ...]:
+    """Return tiles that are wide and divide the width, with chunks of all rows and of fewer, and these values of the
+    knob `unroll_kw`. Chunks that keep the threads evenly busy come first."""
     seeds: list[Values] = []
     exact = divisors(conv.out_width, _WIDEST)
     near = tile_sizes(conv.out_width, _WIDEST)
     for tw in dict.fromkeys((near[-1] if pad != "none" else exact[-1], exact[-1])):
         for rows in (0, max(divisors(conv.out_height, 14))):
-            for unroll_kw in (1, 0):
+            for unroll_kw in unrolls:
                 seeds.append({"tw": tw, "rows": rows, "pad": pad, "unroll_kw": unroll_kw})
 
     return even_first(seeds, row_chunks(conv, lanes), threads)
@@ -127,14 +133,15 @@ def _features(conv: Conv2d, group: int, v: Values) -> Mapping[str, float]:
     }
 
 
-def _compute(conv: Conv2d, lanes: int, epilogue: tuple[str, ...], tw: int) -> tirx.PrimFunc:
+def _compute(workload: Workload, lanes: int, tw: int) -> tirx.PrimFunc:
+    conv, epilogue, dtype = conv_of(workload), workload.epilogue, workload.dtype
     blocks, group = -(-conv.in_channels // lanes), conv.in_channels // conv.groups
     (sy, sx), (dy, dx) = conv.strides, conv.dilation
     high, wide = conv.out_height, -(-conv.out_width // tw) * tw
-    data = te.placeholder((conv.batch, blocks, conv.height, conv.width, lanes), name="data")
-    weight = te.placeholder((blocks, *conv.kernel, group, lanes), name="weight")
+    data = te.placeholder((conv.batch, blocks, conv.height, conv.width, lanes), name="data", dtype=dtype)
+    weight = te.placeholder((blocks, *conv.kernel, group, lanes), name="weight", dtype=dtype)
     out_shape = (conv.batch, blocks, conv.out_height, conv.out_width, lanes)
-    extra = epilogue_operands(epilogue, out_shape)
+    extra = epilogue_operands(epilogue, out_shape, dtype)
     source = padded_image(data, conv, high, wide) if reads_outside(conv, high, wide) else data
     kh, kw = te.reduce_axis((0, conv.kernel[0]), "kh"), te.reduce_axis((0, conv.kernel[1]), "kw")
     ii = te.reduce_axis((0, group), "ii")
@@ -144,12 +151,15 @@ def _compute(conv: Conv2d, lanes: int, epilogue: tuple[str, ...], tw: int) -> ti
         return te.sum(value * weight[c, kh, kw, ii, v], axis=[kh, kw, ii])
 
     sums = te.compute((conv.batch, blocks, high, wide, lanes), total, name="conv")
-    out = te.compute(out_shape, lambda *index: epilogue_value(epilogue, sums(*index), extra, index=index), name="out")
-    return te.create_prim_func([data, weight, *extra, out])
+
+    def result(*index: Any) -> Any:
+        return epilogue_value(epilogue, sums(*index), extra, index=index, dtype=dtype)
+
+    return te.create_prim_func([data, weight, *extra, te.compute(out_shape, result, name="out")])
 
 
-def _schedule(func: tirx.PrimFunc, conv: Conv2d, lanes: int, k: Values) -> tirx.PrimFunc:
-    sch = new_schedule(func)
+def _schedule(func: tirx.PrimFunc, workload: Workload, lanes: int, k: Values) -> tirx.PrimFunc:
+    sch, conv = new_schedule(func), conv_of(workload)
     sums = sch.get_sblock("conv")
     n, c, y, x, v, kh, kw, ii = sch.get_loops(sums)
     chunk, yi = sch.split(y, [None, k["rows"] or conv.out_height])
@@ -166,14 +176,15 @@ def _schedule(func: tirx.PrimFunc, conv: Conv2d, lanes: int, k: Values) -> tirx.
         sch.unroll(loop)
     sch.decompose_reduction(sums, kh)
     unroll_tile(sch, sch.get_loops(sch.get_sblock("conv_init"))[-2:])
-    sch.tensorize(ii, group_product(conv.in_channels // conv.groups, lanes))
+    sch.tensorize(ii, group_product(conv.in_channels // conv.groups, lanes, workload.dtype))
     return sch.mod["main"]
 
 
 @functools.cache
-def group_product(group: int, lanes: int) -> str:
-    """Return the name of the intrinsic that adds to a vector of sums the products of all channels of the lanes' groups.
-    The first call registers it. `group` is the number of channels of a group, which divides the number of lanes."""
+def group_product(group: int, lanes: int, dtype: str = "float32") -> str:
+    """Return the name of the intrinsic that adds to a vector of sums the products of all channels of the lanes' groups,
+    all of `dtype`. The first call registers it. `group` is the number of channels of a group, which divides the number
+    of lanes."""
     along = tirx.Ramp(0, 1, lanes)
 
     def updated(sums: Any, data: Any, weight: Any) -> Any:
@@ -184,8 +195,8 @@ def group_product(group: int, lanes: int) -> str:
             total = total + tirx.Shuffle([vector], own) * weight[i, along]
         return total
 
-    name = f"edgetune.group_product_{group}x{lanes}"
-    TensorIntrin.register(name, _description(group, lanes), _implementation(group, lanes, updated))
+    name = f"edgetune.group_product_{group}x{lanes}_{dtype}"
+    TensorIntrin.register(name, _description(group, lanes, dtype), _implementation(group, lanes, dtype, updated))
     return name
 
 
@@ -193,12 +204,12 @@ def group_product(group: int, lanes: int) -> str:
 # (TVMScript's decorator reads the source text of the functions below; they never run.)
 
 
-def _description(group: int, lanes: int) -> Any:
+def _description(group: int, lanes: int, dtype: str) -> Any:
     @T.prim_func(s_tir=True)
     def description(data: T.handle, weight: T.handle, sums: T.handle) -> None:
-        D = T.match_buffer(data, (lanes,), "float32", align=64, offset_factor=lanes)
-        W = T.match_buffer(weight, (group, lanes), "float32", align=64, offset_factor=lanes)
-        S = T.match_buffer(sums, (lanes,), "float32", align=64, offset_factor=lanes, scope="local")
+        D = T.match_buffer(data, (lanes,), dtype, align=64, offset_factor=lanes)
+        W = T.match_buffer(weight, (group, lanes), dtype, align=64, offset_factor=lanes)
+        S = T.match_buffer(sums, (lanes,), dtype, align=64, offset_factor=lanes, scope="local")
         with T.sblock("root"):
             T.reads(S[0:lanes], D[0:lanes], W[0:group, 0:lanes])
             T.writes(S[0:lanes])
@@ -210,12 +221,12 @@ def _description(group: int, lanes: int) -> Any:
     return description
 
 
-def _implementation(group: int, lanes: int, updated: Any) -> Any:
+def _implementation(group: int, lanes: int, dtype: str, updated: Any) -> Any:
     @T.prim_func(s_tir=True)
     def implementation(data: T.handle, weight: T.handle, sums: T.handle) -> None:
-        D = T.match_buffer(data, (lanes,), "float32", align=64, offset_factor=lanes)
-        W = T.match_buffer(weight, (group, lanes), "float32", align=64, offset_factor=lanes)
-        S = T.match_buffer(sums, (lanes,), "float32", align=64, offset_factor=lanes, scope="local")
+        D = T.match_buffer(data, (lanes,), dtype, align=64, offset_factor=lanes)
+        W = T.match_buffer(weight, (group, lanes), dtype, align=64, offset_factor=lanes)
+        S = T.match_buffer(sums, (lanes,), dtype, align=64, offset_factor=lanes, scope="local")
         with T.sblock("root"):
             T.reads(S[0:lanes], D[0:lanes], W[0:group, 0:lanes])
             T.writes(S[0:lanes])

@@ -1,11 +1,11 @@
-"""The vector unit that a CPU target has. Start at `vector_unit`.
+"""The vector unit that a CPU target has, and the types that it computes in. Start at `vector_unit` and `computes_in`.
 
-It is read from the target's features, never from names of CPUs.
+They are read from the target's features, never from names of CPUs.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import tvm
 from tvm.target import Target
@@ -13,15 +13,17 @@ from tvm.target import Target
 
 @dataclass(frozen=True)
 class VectorUnit:
-    """A vector unit that has `registers` architectural vector registers of `lanes` float32 values each."""
+    """A vector unit that has `registers` architectural vector registers of `lanes` values each. The operands of
+    multiply-adds take `operands` of them (0: few)."""
 
     lanes: int
     registers: int
+    operands: int = 0
 
     @property
     def accumulators(self) -> int:
         """Return how many registers may hold sums: those that the operands of a multiply-add leave free."""
-        return self.registers - (4 if self.registers > 16 else 3)
+        return self.registers - (self.operands or (4 if self.registers > 16 else 3))
 
 
 # The first of these features that the target has decides. NEON multiplies by a lane of a register, so that a tile keeps
@@ -33,6 +35,10 @@ _UNITS = (
     ("zvl128b", VectorUnit(4, 32)),
 )
 _BASELINE = VectorUnit(4, 16)  # SSE2, WebAssembly's SIMD, and any unknown unit: 128 bits
+HALF = "float16"
+_HALF_ARITHMETIC = "fullfp16"  # ARM's vectors of halves; Linux calls them asimdhp
+# Only the first 16 registers can hold a half that a vector is multiplied by. With fewer operands LLVM spills sums.
+_HALF_OPERANDS = 8
 
 
 def has_feature(target: Target, feature: str) -> bool:
@@ -40,9 +46,17 @@ def has_feature(target: Target, feature: str) -> bool:
     return bool(tvm.get_global_func("target.target_has_feature")(feature, target))
 
 
-def vector_unit(target: Target) -> VectorUnit:
-    """Return the vector unit of an llvm target."""
-    return next((unit for feature, unit in _UNITS if has_feature(target, feature)), _BASELINE)
+def computes_in(target: Target, dtype: str) -> bool:
+    """Tell whether a target is a CPU that multiplies and adds vectors of `dtype`. All CPUs do so with float32 and with
+    integers, but few with halves."""
+    return target.kind.name == "llvm" and (dtype != HALF or has_feature(target, _HALF_ARITHMETIC))
+
+
+def vector_unit(target: Target, dtype: str = "float32") -> VectorUnit:
+    """Return the vector unit of an llvm target, with the number of lanes that it has for values of `dtype`: of halves a
+    vector has twice as many. Integers are summed in lanes of 32 bits, as many as it has of float32."""
+    unit = next((unit for feature, unit in _UNITS if has_feature(target, feature)), _BASELINE)
+    return replace(unit, lanes=2 * unit.lanes, operands=_HALF_OPERANDS) if dtype == HALF else unit
 
 
 def threads_of(target: Target) -> int:

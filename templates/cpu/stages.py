@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from tvm.s_tir import Schedule
 
 from templates.space import Values
+from templates.stages import unroll_tile
 from tuning_db.record import Config
 
 PARALLEL_VALUES = 4096  # fewer are computed in about the microsecond that it takes to begin in parallel
@@ -20,6 +22,18 @@ def pad_at_root(sch: Schedule, block: str) -> None:
     loops = sch.get_loops(pad)
     sch.vectorize(loops[-1])
     sch.parallel(sch.fuse(*loops[:3]))
+
+
+def widen_parts(sch: Schedule, sums: Any, step: Any, *, tile: int) -> Any:
+    """Compute the parts of a register tile's sums (stage "part", in halves) in registers, one after the other, and add
+    them to the float32 sums of the stage `sums`. `step` is the loop over the parts, inside of which are the `tile`
+    loops of the register tile. Return the stage "part"."""
+    part = sch.get_sblock("part")
+    sch.compute_at(part, step, preserve_unit_loops=True)
+    sch.set_scope(part, 0, "local")
+    unroll_tile(sch, sch.get_loops(sums)[-tile:])
+    unroll_tile(sch, sch.get_loops(sch.decompose_reduction(sums, step))[-tile:])
+    return part
 
 
 def waiting(chunks: int, threads: int) -> float:

@@ -5,6 +5,9 @@ independent matrix products on the direct template's register tile ("mm"). The p
 "out"). F(4) does a quarter of the direct algorithm's multiplications, F(2) four ninths. The rounding error grows from
 about 3e-7 to about 1e-5 of the largest output.
 
+In half precision the transforms are computed in float32, and their results are stored as halves. F(2) is off by up to
+4e-3 of the largest output then, as the direct algorithm is; F(4) would be by 1e-2 to 8e-2, and is left out.
+
 Source: Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", 2016, section 4.1.
 """
 
@@ -20,11 +23,21 @@ from tvm.s_tir import Schedule
 from tvm.target import Target
 
 from templates.blocking import blocking, divisors
-from templates.cpu.isa import vector_unit
-from templates.cpu.stages import pad_at_root
+from templates.cpu.halves import MOST_TERMS, parts_of
+from templates.cpu.isa import HALF, computes_in, vector_unit
+from templates.cpu.stages import pad_at_root, widen_parts
 from templates.rewrite import peel_tail, prefetch
 from templates.space import Constraint, Knob, Space, Values
-from templates.stages import epilogue_operands, epilogue_value, new_schedule, unroll_tile, zero_padded
+from templates.stages import (
+    epilogue_operands,
+    epilogue_value,
+    new_schedule,
+    padded_with,
+    stored_as,
+    unroll_tile,
+    widened,
+    zero,
+)
 from templates.template import AnchorTemplate, Layout, Layouts
 from templates.winograd_algebra import MATRICES, WinogradTiles, row_of, suits_winograd, transformed_weight
 from templates.winograd_products import ProductTile, prefetch_products, tile_products
@@ -42,33 +55,41 @@ class Winograd(AnchorTemplate):
     "root" if each stage runs over everything before the next. `ui` input channels are unrolled. `blocks` says whether
     the loop over output blocks is "outer" or "inner" to that over tiles, and `inner` which loop of the register tile is
     the inner one. `pad` says where the padded input is computed: at the "root", per "row" of tiles or per "group".
-    `prefetch` fetches the next weight block while the current one is used.
+    `prefetch` fetches the next weight block while the current one is used. In half precision `sums` says of how many
+    input blocks the products are summed before the sums are widened to float32 (0: of all).
     """
 
     name = "cpu.conv2d_winograd"
     op = "conv2d"
+    dtypes: tuple[str, ...] = ("float32", HALF)
+    sums_halves = True
     exact = False
     spreads_nan = True
     version = 2
 
     def _problem(self, workload: Workload, target: Target, m: int) -> WinogradTiles:
         conv = conv_of(workload)
-        return WinogradTiles(conv, blocking(conv, vector_unit(target).lanes), m)
+        return WinogradTiles(conv, blocking(conv, vector_unit(target, workload.dtype).lanes), m)
 
     def layouts(self, workload: Workload, target: Target) -> Layouts:
-        block = Layout(vector_unit(target).lanes)
+        block = Layout(vector_unit(target, workload.dtype).lanes)
         return Layouts(block, block)
 
     def space(self, workload: Workload, target: Target) -> Space | None:
-        if target.kind.name != "llvm":
+        if not computes_in(target, workload.dtype):
             return None
-        unit = vector_unit(target)
-        problems = {m: self._problem(workload, target, m) for m in MATRICES}
+        unit, half = vector_unit(target, workload.dtype), workload.dtype == HALF
+        problems = {m: self._problem(workload, target, m) for m in MATRICES if m == 2 or not half}
         if not suits_winograd(problems[2].conv, unit.lanes):
             return None
         constraints = _constraints(problems, unit.accumulators)
         seeds = _seeds(problems, unit.accumulators)
         knobs = _knobs(problems, unit.accumulators)
+        if half:
+            blocks = problems[2].blocks
+            sums = Knob("sums", parts_of(blocks.in_blocks, MOST_TERMS // blocks.in_lanes))
+            knobs = *(k if k.name != "prefetch" else Knob("prefetch", (0,)) for k in knobs), sums
+            seeds = tuple({**seed, "prefetch": 0, "ui": 2, "sums": sums.values[0]} for seed in seeds)
         return Space(self.name, knobs, constraints, seeds, lambda v: _features(problems[v["m"]], v))
 
     def weight_key(self, workload: Workload, target: Target, config: Config) -> str:
@@ -77,11 +98,12 @@ class Winograd(AnchorTemplate):
 
     def pack_weight(self, workload: Workload, target: Target, config: Config, weight: np.ndarray) -> np.ndarray:
         problem = self._problem(workload, target, config["m"])
-        return transformed_weight(problem.m, problem.blocks.padded(config["ob"]), weight)
+        packed = transformed_weight(problem.m, problem.blocks.padded(config["ob"]), weight)
+        return packed.astype(workload.dtype)
 
     def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
         problem = self._problem(workload, target, config["m"])
-        func = _schedule(problem, _compute(problem, workload.epilogue, config["ob"]), config.knobs)
+        func = _schedule(problem, _compute(problem, workload, config.knobs), config.knobs)
         return _prefetch_weights(func, problem, config.knobs) if config["prefetch"] else func
 
 
@@ -133,7 +155,7 @@ def _seeds(problems: Mapping[int, WinogradTiles], accumulators: int) -> tuple[Va
     Each comes with all stages at the root and, where its tiles divide a group, with all stages per row group.
     """
     seeds: list[Values] = []
-    for rank, m in itertools.product(range(2), (4, 2)):
+    for rank, m in itertools.product(range(2), sorted(problems, reverse=True)):
         p = problems[m]
         tiles = p.blocks.register_tiles(p.tiles, accumulators)
         rows = p.tiles_y if p.tiles_y <= 14 else max(divisors(p.tiles_y, 14))
@@ -166,51 +188,64 @@ def _features(p: WinogradTiles, v: Values) -> Mapping[str, float]:
     }
 
 
-def _compute(p: WinogradTiles, epilogue: tuple[str, ...], ob: int) -> tirx.PrimFunc:
+def _compute(p: WinogradTiles, workload: Workload, k: Values) -> tirx.PrimFunc:
     """Build the unscheduled function, whose stages are pad -> t1, vv (input) -> mm -> t2, out (output and epilogue)."""
     conv, b, a, m = p.conv, p.blocks, p.a, p.m
     bt, _, at = MATRICES[m]
-    lanes, ny, nx = b.lanes, p.tiles_y, p.tiles_x
-    padded = p.blocks.padded(ob).out_blocks
-    data = te.placeholder((conv.batch, b.in_blocks, conv.height, conv.width, lanes), name="data")
-    weight = te.placeholder((a, a, padded, b.in_blocks, lanes, lanes), name="weight")
+    lanes, ny, nx, dtype = b.lanes, p.tiles_y, p.tiles_x, workload.dtype
+    padded = p.blocks.padded(k["ob"]).out_blocks
+    data = te.placeholder((conv.batch, b.in_blocks, conv.height, conv.width, lanes), name="data", dtype=dtype)
+    weight = te.placeholder((a, a, padded, b.in_blocks, lanes, lanes), name="weight", dtype=dtype)
     out_shape = (conv.batch, b.out_blocks, conv.out_height, conv.out_width, lanes)
-    extra = epilogue_operands(epilogue, out_shape)
+    extra = epilogue_operands(workload.epilogue, out_shape, dtype)
     top, left = conv.padding[:2]
     pad = te.compute(
         (conv.batch, b.in_blocks, ny * m + 2, nx * m + 2, lanes),
-        lambda n, c, y, x, v: zero_padded(
-            lambda py, px: data[n, c, py, px, v], y - top, x - left, height=conv.height, width=conv.width
+        lambda n, c, y, x, v: padded_with(
+            zero(dtype), lambda py, px: data[n, c, py, px, v], y - top, x - left, size=(conv.height, conv.width)
         ),
         name="pad",
     )
     t1 = te.compute(
         (p.tile_rows, nx, b.in_blocks, a, a, lanes),
-        lambda ty, tx, c, e, j, v: row_of(bt, e, lambda i: pad[ty // ny, c, (ty % ny) * m + i, tx * m + j, v]),
+        lambda ty, tx, c, e, j, v: row_of(bt, e, lambda i: widened(pad[ty // ny, c, (ty % ny) * m + i, tx * m + j, v])),
         name="t1",
     )
     vv = te.compute(
         (a, a, p.tile_rows, nx, b.in_blocks, lanes),
-        lambda e, q, ty, tx, c, v: row_of(bt, q, lambda j: t1[ty, tx, c, e, j, v]),
+        lambda e, q, ty, tx, c, v: stored_as(row_of(bt, q, lambda j: t1[ty, tx, c, e, j, v]), dtype),
         name="vv",
     )
-    ib, ii = te.reduce_axis((0, b.in_blocks), "ib"), te.reduce_axis((0, lanes), "ii")
-    mm = te.compute(
-        (a, a, padded, p.tiles, lanes),
-        lambda e, q, o, t, v: te.sum(vv[e, q, t // nx, t % nx, ib, ii] * weight[e, q, o, ib, ii, v], axis=[ib, ii]),
-        name="mm",
-    )
+    mm = _products(p, vv, weight, k.get("sums", 0))
     t2 = te.compute(
         (b.out_blocks, p.tile_rows, nx, m, a, lanes),
-        lambda o, ty, tx, i, q, v: row_of(at, i, lambda e: mm[e, q, o, ty * nx + tx, v]),
+        lambda o, ty, tx, i, q, v: row_of(at, i, lambda e: widened(mm[e, q, o, ty * nx + tx, v])),
         name="t2",
     )
 
     def result(n: Any, o: Any, y: Any, x: Any, v: Any) -> Any:
         value = row_of(at, x % m, lambda q: t2[o, n * ny + y // m, x // m, y % m, q, v])
-        return epilogue_value(epilogue, value, extra, index=(n, o, y, x, v))
+        return epilogue_value(workload.epilogue, value, extra, index=(n, o, y, x, v), dtype=dtype)
 
     return te.create_prim_func([data, weight, *extra, te.compute(out_shape, result, name="out")])
+
+
+def _products(p: WinogradTiles, vv: te.Tensor, weight: te.Tensor, part: int) -> te.Tensor:
+    """Return the stage "mm". If `part` is not 0, a stage "part" sums over each `part` input blocks, and "mm" adds up
+    these partial sums in float32."""
+    shape, nx = (p.a, p.a, int(weight.shape[2]), p.tiles, p.blocks.lanes), p.tiles_x
+    ib, ii = te.reduce_axis((0, part or p.blocks.in_blocks), "ib"), te.reduce_axis((0, p.blocks.lanes), "ii")
+
+    def total(first: Any, e: Any, q: Any, o: Any, t: Any, v: Any) -> Any:
+        c = first + ib
+        return te.sum(vv[e, q, t // nx, t % nx, c, ii] * weight[e, q, o, c, ii, v], axis=[ib, ii])
+
+    if not part:
+        return te.compute(shape, lambda *index: total(0, *index), name="mm")
+    count = p.blocks.in_blocks // part
+    parts = te.compute((count, *shape), lambda c, *index: total(c * part, *index), name="part")
+    step = te.reduce_axis((0, count), "step")
+    return te.compute(shape, lambda *index: te.sum(widened(parts[step, *index]), axis=step), name="mm")
 
 
 def _schedule(p: WinogradTiles, func: tirx.PrimFunc, k: Values) -> tirx.PrimFunc:
@@ -218,8 +253,8 @@ def _schedule(p: WinogradTiles, func: tirx.PrimFunc, k: Values) -> tirx.PrimFunc
     at_root = k["at"] == "root"
     group = _schedule_output(p, sch, k, at_root)
     if not at_root:
-        sch.compute_at(sch.get_sblock("mm"), group, preserve_unit_loops=True)
-        sch.compute_at(sch.get_sblock("vv"), group, preserve_unit_loops=True)
+        for name in ("mm", *(["part"] if k.get("sums", 0) else []), "vv"):
+            sch.compute_at(sch.get_sblock(name), group, preserve_unit_loops=True)
     _schedule_input(sch, k, at_root, group)
     _schedule_products(sch, k, at_root)
     return sch.mod["main"]
@@ -280,6 +315,9 @@ def _register_tile(k: Values) -> ProductTile:
 
 def _schedule_products(sch: Schedule, k: Values, at_root: bool) -> None:
     """Schedule the products on the direct template's register tile, with `ob` blocks by `tiles` tiles."""
+    if k.get("sums", 0):
+        _schedule_widened_products(sch, k, at_root)
+        return
     loops = tile_products(sch, _register_tile(k), ui=k["ui"], tiles_first=k["inner"] == "pixels")
     if at_root:
         sch.parallel(sch.fuse(*loops.products))
@@ -288,6 +326,29 @@ def _schedule_products(sch: Schedule, k: Values, at_root: bool) -> None:
     unroll_tile(sch, sch.get_loops(loops.write)[-3:])
     sch.decompose_reduction(sch.get_sblock("mm"), loops.blocks)
     unroll_tile(sch, sch.get_loops(sch.get_sblock("mm_init"))[-3:])
+
+
+def _schedule_widened_products(sch: Schedule, k: Values, at_root: bool) -> None:
+    """Schedule the products on the same register tile, where "mm" adds up the sums of the stage "part"."""
+    mm, register = sch.get_sblock("mm"), _register_tile(k)
+    e, q, o, t, v, step = sch.get_loops(mm)[-6:]
+    oo, oi = sch.split(o, [None, register.ob])
+    to, ti = sch.split(t, [None, register.tiles])
+    middle = (oo, to) if register.blocks_outer else (to, oo)
+    sch.reorder(e, q, *middle, step, oi, ti, v)
+    if at_root:
+        sch.parallel(sch.fuse(e, q))
+    peel_tail(sch, to)
+    write = sch.cache_write(mm, 0, "local")
+    sch.reverse_compute_at(write, middle[-1], preserve_unit_loops=True)
+    unroll_tile(sch, sch.get_loops(write)[-3:])
+    part = widen_parts(sch, mm, step, tile=3)
+    oi, ti, v, ib, ii = sch.get_loops(part)[-5:]
+    io, iu = sch.split(ii, [None, k["ui"]])
+    tile = (ti, oi, v) if k["inner"] == "pixels" else (oi, ti, v)
+    sch.reorder(ib, io, iu, *tile)
+    unroll_tile(sch, [iu, *tile])
+    unroll_tile(sch, sch.get_loops(sch.decompose_reduction(part, ib))[-3:])
 
 
 def _prefetch_weights(func: tirx.PrimFunc, p: WinogradTiles, k: Values) -> tirx.PrimFunc:

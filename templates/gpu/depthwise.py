@@ -145,9 +145,7 @@ class GpuDepthwise(AnchorTemplate):
     def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
         tiling, k = _Tiling(conv_of(workload), gpu_limits_of(target), workload.dtype), config.knobs
         lanes, staged = tiling.limits.lanes, k["pad"] in STAGED
-        func = depthwise_compute(
-            tiling.conv, lanes, workload.epilogue, tiling.tile(k), staged=staged, dtype=tiling.dtype
-        )
+        func = depthwise_compute(workload, lanes, tiling.tile(k), staged=staged)
         return _schedule(tiling, func, k)
 
 

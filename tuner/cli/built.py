@@ -169,7 +169,8 @@ def show(manifest: Manifest, out: Output) -> None:
     if manifest.sizes is not None:
         out.show(sizes_text(manifest.sizes))
     if manifest.dtype != "float32":
-        out.show(f"half precision: largest error {worst(manifest):.1e} relative to the float32 model's largest output")
+        known = f"largest error {worst(manifest):.1e} relative to the float32 model's largest output"
+        out.show(f"half precision: {known if manifest.errors else 'its error is not known, as nothing was run'}")
 
 
 def shares(manifest: Manifest) -> str:

@@ -13,6 +13,7 @@ from tuner.cli.common import (
     DEFAULT_DEVICE,
     INTERRUPTED,
     DbOption,
+    DtypeOption,
     ExactOption,
     JsonOption,
     Output,
@@ -57,6 +58,7 @@ def make(
     facts: FactsOption,
     shape: ShapeOption = None,
     batch: BatchOption = None,
+    dtype: DtypeOption = "float32",
     output: Annotated[Path, typer.Option("--output", "-o", metavar="BUNDLE")] = Path("bundle.pyz"),
     configs: Annotated[int, typer.Option(min=1, help="Of every operator.")] = 32,
     device: Annotated[
@@ -77,14 +79,16 @@ def make(
     as_json: JsonOption = False,
 ) -> None:
     """Write candidates for a model's operators, and what measures them, as one file for the device."""
+    from tuner.devices import check_storage
     from tuner.search import DEFAULT, check_searcher
     from tuner.session.bundles import BundleOptions, make_bundle
     from tuning_db.store import open_db
 
-    network = network_asked(model, shape, batch)
+    network = network_asked(model, shape, batch, dtype)
     check_parent_writable(output)
     with Output(as_json) as out:
         chosen, made_for = check_searcher(searcher or DEFAULT), _device(facts, device, threads)
+        check_storage(dtype, made_for.target, made_for.title)
         tasks = load_tasks(network, out, made_for.target)
         with open_db(db) as store:
             options = BundleOptions(chosen, configs, seed, no_winograd)

@@ -118,7 +118,7 @@ DtypeOption = Annotated[
     str,
     typer.Option(
         "--dtype",
-        help="How values are stored: float32, or float16 on a GPU. Sums are float32.",
+        help="How values are stored: float32, or float16 on a GPU or an ARM CPU with asimdhp. GPUs sum in float32.",
         autocompletion=one_of(DTYPES),
     ),
 ]

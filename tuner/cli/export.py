@@ -18,6 +18,7 @@ from tuner.cli.common import (
     DEFAULT_DB,
     DEFAULT_DEVICE,
     DbOption,
+    DtypeOption,
     ExactOption,
     JsonOption,
     MaxMemoryOption,
@@ -50,7 +51,7 @@ class Libc(StrEnum):
 
 EXAMPLES = (
     "tune export resnet18.tuned -o resnet18.c --name classifier",
-    "tune export resnet18.onnx -o resnet18.pi --target rpi4",
+    "tune export resnet18.onnx -o resnet18.pi --target rpi5 --dtype float16",
     "tune export resnet18.onnx -o resnet18.orin --target jetson-orin:cuda",
 )
 
@@ -94,6 +95,7 @@ def command(
     ] = False,
     shape: ShapeOption = None,
     batch: BatchOption = None,
+    dtype: DtypeOption = "float32",
     threads: ThreadsOption = None,
     db: DbOption = DEFAULT_DB,
     no_winograd: ExactOption = False,
@@ -113,7 +115,7 @@ def command(
     if staging is not None and target is not None:
         raise BadInput("--stages: they are measured on a device that is here: leave --target or --stages away")
     changes = objective is not Objective.LATENCY or max_weights or max_memory or staging
-    if model.is_dir() and (shape or batch or threads or input or tolerance or changes):
+    if model.is_dir() and (shape or batch or dtype != "float32" or threads or input or tolerance or changes):
         raise BadInput(f"{model}: was built already: options of a build go with a model")
     most_weights, most_memory = size_asked("--max-weights", max_weights), size_asked("--max-memory", max_memory)
     check_parent_writable(output)
@@ -128,7 +130,7 @@ def command(
         if model.is_dir() and is_on_board(device):
             check = check_module_there(model, device, out)
         elif not model.is_dir():
-            network, module = network_asked(model, shape, batch, "float32"), Path(folder) / "module"
+            network, module = network_asked(model, shape, batch, dtype), Path(folder) / "module"
             checks = checks_asked(tolerance, input)
             request = BuildRequest(
                 network,

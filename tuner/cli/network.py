@@ -119,7 +119,7 @@ def _load(network: Network, out: Output, targets: Sequence[Target]) -> FusedGrap
     remarks = [*graph.model.remarks, *([precisions(graph)] if model.rounding == "int8" else [])]
     for line in remarks:
         out.remark(line)
-    return halved(graph) if network.dtype == "float16" else graph
+    return halved(graph, targets) if network.dtype == "float16" else graph
 
 
 def find_model(

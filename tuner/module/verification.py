@@ -13,7 +13,7 @@ from tvm.target import Target
 from templates.epilogue import OPERANDS, operands
 from templates.operator import operator_named
 from templates.reference import Operands, reference, relative_error, same_integers
-from templates.template import Layout, anchor_template
+from templates.template import Layout, anchor_template, tolerance_with
 from templates.workloads import anchor_of
 from tuner.errors import VerificationFailed
 from tuner.graph import AnchorStep, FusedGraph, OperatorStep, TunedStep
@@ -178,7 +178,8 @@ def _errors_of(module: Verifiable, expected: Reference, inputs: Arrays) -> dict[
 def _check_operators(errors: Sequence[OperatorError]) -> None:
     """Raise VerificationFailed if a kernel alone is off by more than its own rounding."""
     for found in errors:
-        allowed = tolerance_of(found.operator.workload.dtype)
+        config, dtype = found.operator.config, found.operator.workload.dtype
+        allowed = tolerance_of(dtype) if config is None else tolerance_with(config.template, dtype)
         if not found.error <= allowed:
             raise VerificationFailed(
                 f"node {found.operator.node!r} is off by {found.error:.2g} of its largest value alone "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tvm.target import Target
 
+from templates.cpu.isa import computes_in
 from templates.gpu.limits import gpu_limits
 from tuner.devices.board import KIND, place_on_board, places_on_board
 from tuner.devices.cpu import family
@@ -34,6 +35,20 @@ def test_nothing_is_compiled_for_more_than_the_board_has(reported, mcpu: str, sh
     target = Target(cpu_of(reported, 4))
     assert target.attrs["mcpu"] == mcpu
     assert family(reported["machine"], target) == shared
+
+
+@pytest.mark.parametrize(
+    ("reported", "halves"),
+    [
+        (facts("aarch64", "asimd asimdhp", "0xd0b"), True),
+        (facts("aarch64", "asimd", "0xd08"), False),
+        (facts("aarch64", "asimd asimdhp", "0x999"), True),  # a core that has no name here says what it has
+        (facts("aarch64", "asimd", "0x999"), False),
+        (facts("x86_64", "avx2 fma bmi2"), False),
+    ],
+)
+def test_boards_with_arithmetic_in_halves(reported, halves: bool) -> None:
+    assert computes_in(Target(cpu_of(reported, 4)), "float16") is halves
 
 
 def test_another_architecture_is_refused() -> None:

@@ -13,6 +13,7 @@ from tests.tuner.graph.networks import Net, assert_close, expected, lowered, ran
 from tests.tuner.graph.test_gpu import residual_network
 from tests.tuner.graph.test_lower import ELEMENTWISE
 from tuner.devices import Device, open_device
+from tuner.devices.cpu import cpu_elsewhere
 from tuner.errors import BadInput
 from tuner.graph import FusedGraph, compile_module, halved, host_of, tasks_of
 from tuner.graph.ir.bindings import Bindings, dtype_of, operands
@@ -132,6 +133,17 @@ def test_integers_stay_integers(tmp_path: Path, device: Device) -> None:
     x = net.conv(net.input(1, 4, 6, 6), (4, 8), 1)
     values = net.op("TopK", net.op("Flatten", x), net.constant(np.array([5])), outputs=2)
     assert_near(device, net, tmp_path, net.op("Abs", values))
+
+
+def test_products_of_two_matrices_are_in_halves_where_all_devices_compute_in_them(tmp_path: Path) -> None:
+    net = Net()
+    x = net.input(2, 40, 48)
+    product = net.op("MatMul", net.op("Relu", x), net.op("Sigmoid", net.op("Transpose", x, perm=[0, 2, 1])))
+    graph = net.graph(tmp_path, net.op("Relu", product))
+    arm, old = cpu_elsewhere("rpi5").target, cpu_elsewhere("rpi4").target
+    for targets, dtype in (([arm], "float16"), ([arm, arm], "float16"), ([arm, old], "float32"), ([], "float32")):
+        (task,) = tasks_of(halved(graph, targets))
+        assert (task.workload.op, task.workload.dtype) == ("batch_matmul", dtype)
 
 
 def test_a_weight_beyond_the_largest_half(tmp_path: Path) -> None:

@@ -71,11 +71,13 @@ def cpu_of(facts: dict[str, Any], threads: int) -> dict[str, Any]:
     """Return the target of a board's CPU. Raises BadInput for a machine that nothing is compiled for."""
     machine = facts["machine"]
     if machine == "aarch64":
+        known = _ARM.get(facts["cpu_ids"][1])
+        halves = known is None and "asimdhp" in facts["cpu_flags"]  # of a known core LLVM knows it
         return {
             "kind": "llvm",
             "mtriple": "aarch64-linux-gnu",
-            "mcpu": _ARM.get(facts["cpu_ids"][1], "generic"),
-            "mattr": ["+neon"],
+            "mcpu": known or "generic",
+            "mattr": ["+neon", *(["+fullfp16"] if halves else [])],
             "num-cores": threads,
         }
     if machine == "x86_64":

@@ -142,7 +142,7 @@ def _pooled_layout(emitter: Emitter, forms: Forms, data: Any, block: int | None)
     """Return the layout that a pooling reads its data in. An image of fewer channels than half a vector stays plain."""
     found, image = _block(forms, [data], block), _image(data, _STORED)
     if not found and image is not None and emitter.target.kind.name == "llvm":
-        lanes = vector_unit(emitter.target).lanes
+        lanes = vector_unit(emitter.target, str(data.ty.dtype)).lanes
         found = lanes if 2 * image[1] >= lanes else 0
     return Layout(found)
 

@@ -25,7 +25,7 @@ from board_agent import bundle as agent
 from board_agent import journal
 from board_agent.disk import whole_file
 from board_agent.parsing import parse_json
-from templates.template import template_named
+from templates.template import template_named, tolerance_with
 from tuner.devices import Device, flush_every
 from tuner.devices.board import name_on_board, on_board
 from tuner.errors import BadInput, last_line
@@ -252,7 +252,7 @@ def _trial(
     outputs: Mapping[str, bytes],
 ) -> Trial:
     candidate = Candidate(Workload.from_dict(said["workload"]), Config.from_dict(said["config"]))
-    times, failure, error = _judged(line, workloads.call(candidate), candidate.workload, outputs)
+    times, failure, error = _judged(line, workloads.call(candidate), candidate, outputs)
     told = (str(line["throttled"]), str(line["condition"])) if times else ("", "")
     return Trial(
         candidate.workload,
@@ -275,7 +275,7 @@ def _marked(trial: Trial, interval: Interval) -> Trial:
 
 
 def _judged(
-    line: Mapping[str, Any], call: Any, workload: Workload, outputs: Mapping[str, bytes]
+    line: Mapping[str, Any], call: Any, candidate: Candidate, outputs: Mapping[str, bytes]
 ) -> tuple[tuple[float, ...], Failure | None, float | None]:
     if "failed" in line:
         kinds = {
@@ -287,7 +287,8 @@ def _judged(
         kind = next((kind for key, kind in kinds.items() if key in line["failed"]), FailureKind.RUN)
         said = next(str(value) for value in line["failed"].values())
         return (), Failure(kind, said), None
-    error = 0.0
+    error, dtype = 0.0, candidate.workload.dtype
+    allowed = tolerance_with(candidate.config.template, dtype)
     calls = [call.checks[0], *call.checks]  # the first check's call, the timed calls, the other checks' calls
     written = [(check, out) for check in calls for out in call.outputs]
     for place, ((check, out), digest) in enumerate(zip(written, line["outputs"], strict=True), 1):
@@ -295,7 +296,7 @@ def _judged(
         if place % len(call.outputs):
             continue  # not all outputs of this call are known yet
         found = float(check.error())
-        if (failure := verdict(found, workload.dtype, kind=check.kind)) is not None:
+        if (failure := verdict(found, dtype, allowed, check.kind)) is not None:
             return (), failure, found if np.isfinite(found) else None
         error = max(error, found) if check.kind == NORMAL else error
     return tuple(float(t) for t in line["times"]), None, error

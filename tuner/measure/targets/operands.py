@@ -26,7 +26,7 @@ from tuner.measure.targets.cold_weights import ColdWeight
 from tuner.measure.targets.executor import Executor
 from tuner.measure.targets.kinds import NAN, NORMAL, PLAIN, Kind, anchor_kinds, anchor_operands
 from tuner.measure.targets.operand import Operand
-from tuning_db.record import Config, Failure, FailureKind, Workload, tolerance_of
+from tuning_db.record import Config, Failure, FailureKind, Workload
 
 # Values of channels that only fill up a block: templates must not rely on zeros there.
 _FILLER, _WHOLE_FILLER = 0.75, 77
@@ -279,10 +279,10 @@ def unwritten(dtype: str) -> float | int:
     return float("nan") if np.issubdtype(np.dtype(dtype), np.floating) else np.iinfo(dtype).min
 
 
-def verdict(error: float, dtype: str, tolerance: float | None = None, kind: Kind = NORMAL) -> Failure | None:
+def verdict(error: float, dtype: str, tolerance: float, kind: Kind = NORMAL) -> Failure | None:
     """Return the failure that a relative error means for a kernel, or None where the error is allowed. `tolerance` is
-    multiplied by the kind's slack (default: the dtype's tolerance)."""
-    allowed = (tolerance_of(dtype) if tolerance is None else tolerance) * kind.slack
+    multiplied by the kind's slack."""
+    allowed = tolerance * kind.slack
     if error <= allowed:
         return None
     on = "" if kind.name == NORMAL.name else f" on {kind.name} operands"

@@ -19,7 +19,7 @@ from tvm.target import Target
 
 import vision_ops
 from board_agent.sandbox import limit_memory, resident_bytes
-from templates.template import AnchorTemplate, template_named
+from templates.template import AnchorTemplate, template_named, tolerance_with
 from tuner.devices import kind_of
 from tuner.devices.board import KernelDied, NotAnswered, NotCompiled
 from tuner.errors import BadInput, DeviceLost, TurnOver
@@ -215,7 +215,10 @@ class CandidateRunner:
     def _right(self, job: RunJob, check: Check) -> float:
         """Return the error of what the outputs hold. Raises _Wrong where it is not allowed."""
         error = check.error()
-        failure = verdict(error, job.candidate.workload.dtype, self._settings.tolerance, check.kind)
+        workload, config, allowed = job.candidate.workload, job.candidate.config, self._settings.tolerance
+        if allowed is None:
+            allowed = tolerance_with(config.template, workload.dtype)
+        failure = verdict(error, workload.dtype, allowed, check.kind)
         if failure is not None:
             raise _Wrong(failure, error if np.isfinite(error) else None)
         return error
