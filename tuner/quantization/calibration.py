@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -79,8 +81,10 @@ def value_ranges(
     try:
         for index, sample in enumerate(samples):
             progress(index, len(samples))
-            calibrator.collect_data(_Reader(sample))
-        return calibrator.compute_data()
+            with contextlib.redirect_stdout(io.StringIO()):  # histograms are told of there
+                calibrator.collect_data(_Reader(sample))
+        with contextlib.redirect_stdout(io.StringIO()):
+            return calibrator.compute_data()
     except BadInput:
         raise
     except Exception as error:  # onnxruntime has an error type for every reason

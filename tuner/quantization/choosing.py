@@ -145,10 +145,11 @@ class _Chooser:
                 bad = middle
         if good == len(self._ranked) or not self._variant(good).in_integers:
             best = max((v for v in self._variants.values() if v.in_integers), key=lambda v: v.in_float)
-            top1 = "" if best.quality.top1 is None else f" and {best.quality.top1:.2f} % top-1"
+            told = f"{best.quality.sqnr:.1f} dB"
+            told += "" if best.quality.top1 is None else f" and {best.quality.top1:.2f} % top-1"
             raise BadInput(
-                f"the bound is missed with {best.in_integers} operator(s) in integers already ({best.quality.sqnr:.1f} dB"
-                f"{top1}): allow more loss, give more samples, or try another --method"
+                f"the bound is missed with {best.in_integers} operator(s) in integers already ({told}): allow more "
+                "loss, give more samples, or try another --method"
             )
         return good
 

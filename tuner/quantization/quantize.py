@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -24,8 +24,8 @@ class Wanted:
     """What a network is quantised with. `labels` are the right classes of the samples, (samples, rows), if they are
     known. `curve` is the number of variants to measure besides those that the bounds need."""
 
-    calibration: Calibration = Calibration()
-    bounds: Bounds = Bounds()
+    calibration: Calibration = field(default_factory=Calibration)
+    bounds: Bounds = field(default_factory=Bounds)
     labels: np.ndarray | None = None
     curve: int = 0
 

@@ -11,8 +11,6 @@ import pytest
 
 from tests.tuner.quantization.networks import classifier, samples
 from tuner.quantization import (
-    Bounds,
-    Calibration,
     Prepared,
     Quantized,
     Samples,
@@ -32,8 +30,9 @@ class Case:
     samples: Samples
     scratch: Path
 
-    def quantized(self, bounds: Bounds = Bounds(), calibration: Calibration = Calibration(), **more: Any) -> Quantized:
-        return quantize(self.prepared, self.samples, Wanted(calibration, bounds, **more), scratch=self.scratch)
+    def quantized(self, **wanted: Any) -> Quantized:
+        """Quantise it with the options of `Wanted`."""
+        return quantize(self.prepared, self.samples, Wanted(**wanted), scratch=self.scratch)
 
 
 def case(folder: Path, **options: Any) -> Case:

@@ -25,7 +25,8 @@ def classifier(path: Path, outlier: bool = False, opset: int = 17) -> Path:
     y = net.op("Relu", net.conv(x, (16, 16), 3, pads=[1] * 4))
     y = net.conv(y, (16, 16), 1)
     x = net.op("Relu", net.op("Add", x, y))
-    x = _with_outlier(net, x) if outlier else net.op("Relu", net.conv(x, (16, 16), 1))
+    x = net.op("Relu", net.conv(x, (16, 16), 1))
+    x = _with_outlier(net, x) if outlier else x
     x = net.op("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2])
     x = net.op("Flatten", net.op("GlobalAveragePool", x))
     features = [ReferenceEvaluator(net.model(x)).run(None, {"x": sample[np.newaxis]})[0][0] for sample in samples()]
