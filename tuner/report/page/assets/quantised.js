@@ -20,7 +20,7 @@ function variantText(variant) {
 }
 
 /**
- * Draws what was measured of all variants, and the chosen one as a series of its own.
+ * Draws what was measured of all variants that are not all in float, and the chosen one as a series of its own.
  * @param {string} name
  * @param {string} title of the upright axis
  * @param {(quality: Quality) => number | null} value
@@ -34,7 +34,7 @@ function variantChart(name, title, value) {
   const label = `${title} against the share of multiply-adds in int8`;
   const x = { title: "multiply-adds in int8, %" };
   return chart(name, label, x, { title }, [
-    { name: "measured", line: true, points: quantised.variants.map(point) },
+    { name: "measured", line: true, points: quantised.variants.filter((v) => v.in_integers > 0).map(point) },
     { name: "written", points: [point(quantised.chosen)] },
   ]);
 }
