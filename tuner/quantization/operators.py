@@ -43,8 +43,8 @@ NO_READER = "no product of integers reads it"
 
 @dataclass(frozen=True)
 class Operator:
-    """A product or a joint. `multiply_adds` is 0 for a joint. `obstacle` says why it cannot be quantised; it is empty
-    for one that can."""
+    """Describes a product or a joint. `multiply_adds` is 0 for a joint. `obstacle` says why it cannot be quantised, and
+    is empty for one that can."""
 
     name: str
     type: str
@@ -53,6 +53,7 @@ class Operator:
 
     @property
     def is_product(self) -> bool:
+        """Tell whether it multiplies values by weights."""
         return self.type in PRODUCTS
 
 
