@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -181,14 +182,22 @@ def operands(epilogue: Sequence[str]) -> list[str]:
 
 def apply(epilogue: Sequence[str], value: Any, reads: Sequence[Any]) -> Any:
     """Build the TVM expression that applies an epilogue to `value`. `reads` are its operands' values, in order."""
-    left = list(reads)
+    left, is_activated = list(reads), False
     for text in epilogue:
         name, numbers = parse(text)
         if name in OPERANDS:
             value = _with_operand(name, value, left.pop(0))
+        elif name == "real":
+            value = value.astype("float32")
+        elif is_activated:  # a step may use its value twice, and TVM takes no expression twice that binds a variable
+            value = bind(value, partial(_activated, name, numbers))
         else:
-            value = value.astype("float32") if name == "real" else _STEPS[name].expr(value, *numbers)
+            value, is_activated = _STEPS[name].expr(value, *numbers), True
     return value
+
+
+def _activated(name: str, numbers: Sequence[float], value: Any) -> Any:
+    return _STEPS[name].expr(value, *numbers)
 
 
 def _with_operand(name: str, value: Any, read: Any) -> Any:

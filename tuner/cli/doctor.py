@@ -236,6 +236,7 @@ _EXTRAS = (
     ("torch", "torch", "oneDNN's kernels as rivals (--vendor onednn), torch.export programs"),
     ("stable-baselines3", "rl", "--searcher reinforcement, --placement learned"),
     ("psycopg", "postgres", "a tuning database that a team shares"),
+    ("pillow", "quantize", "images as samples of `tune quantize`"),
     ("ray", "fleet", "building on many machines (--ray)"),
 )
 

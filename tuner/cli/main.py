@@ -36,6 +36,7 @@ COMMANDS = (
     "doctor",
     "devices",
     "op",
+    "quantize",
     "model",
     "plan",
     "build",

@@ -19,6 +19,7 @@ COMMANDS = (
     "doctor",
     "devices",
     "op",
+    "quantize",
     "model",
     "plan",
     "build",

@@ -229,6 +229,14 @@ def test_elementwise_operators(tmp_path: Path, target: Target, name: str) -> Non
     assert_computes(net, tmp_path, target, [net.op("Relu", net.conv(out, (20, 6), 1)), out])
 
 
+@pytest.mark.parametrize("second", ["LeakyRelu", "HardSwish", "Elu"])
+def test_an_activation_of_an_activation_reads_its_value_twice(tmp_path: Path, target: Target, second: str) -> None:
+    net = Net()
+    x = net.op("Clip", net.conv(net.input(1, 3, 6, 6), (3, 8)), net.scalar(-1), net.scalar(2))
+    graph = assert_computes(net, tmp_path, target, [net.op(second, x)])
+    assert len(graph.steps) == 1
+
+
 def test_lanes_beyond_the_channels_stay_finite(tmp_path: Path, target: Target) -> None:
     """Logarithms of what fills up a block would poison the next convolution."""
     net = Net()

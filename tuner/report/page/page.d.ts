@@ -22,6 +22,41 @@ interface Data {
   live?: Live | null;
 }
 
+/** What `tune quantize --json` prints, and its page shows. Ratios are in decibels, top-1 in per cent. */
+interface QuantisedData {
+  model: string;
+  method: string;
+  max_drop: number | null;
+  min_sqnr: number | null;
+  samples: { calibrated: number; judged: number };
+  top1_is: "accuracy" | "agreement" | null;
+  operators: QuantisedOperator[];
+  float: Quality;
+  variants: QuantisedVariant[];
+  chosen: QuantisedVariant;
+}
+
+interface QuantisedOperator {
+  name: string;
+  type: string;
+  multiply_adds: number;
+  sqnr_alone: number | null;
+  computed_in: "int8" | "float32";
+  why: string;
+}
+
+interface QuantisedVariant {
+  in_float: number;
+  in_integers: number;
+  share: number;
+  quality: Quality;
+}
+
+interface Quality {
+  sqnr: number;
+  top1: number | null;
+}
+
 interface Device {
   name: string;
   kind: string;

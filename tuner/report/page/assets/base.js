@@ -208,3 +208,30 @@ function keeping(redraw, focus, otherwise) {
 function canFocus(node) {
   return node !== null && !(node instanceof HTMLButtonElement && node.disabled);
 }
+
+/** @param {string} name */
+function theme(name) {
+  document.documentElement.dataset.theme = name;
+  byId("theme", HTMLElement).textContent = name === "dark" ? "Light" : "Dark";
+}
+
+/** Begins with the theme that the system prefers, and lets the page's button change it. */
+function offerThemes() {
+  theme(matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
+  byId("theme", HTMLElement).addEventListener("click", () =>
+    theme(document.documentElement.dataset.theme === "dark" ? "light" : "dark"),
+  );
+}
+
+/**
+ * Calls a function whenever the page has another width.
+ * @param {() => void} redraw
+ */
+function onOtherWidth(redraw) {
+  let width = innerWidth;
+  addEventListener("resize", () => {
+    if (innerWidth === width) return;
+    width = innerWidth;
+    redraw();
+  });
+}

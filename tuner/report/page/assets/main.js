@@ -63,12 +63,6 @@ function listen(name, event) {
   });
 }
 
-/** @param {string} name */
-function theme(name) {
-  document.documentElement.dataset.theme = name;
-  byId("theme", HTMLElement).textContent = name === "dark" ? "Light" : "Dark";
-}
-
 function heading() {
   const source = `${data.database}, ${when(data.made)}, edgetune ${data.edgetune}`;
   byId("source", HTMLElement).textContent = short(source, 400);
@@ -77,20 +71,12 @@ function heading() {
 }
 
 function start() {
-  theme(matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
-  byId("theme", HTMLElement).addEventListener("click", () =>
-    theme(document.documentElement.dataset.theme === "dark" ? "light" : "dark"),
-  );
+  offerThemes();
   byId("filters", HTMLElement).addEventListener("submit", (event) => event.preventDefault());
   listen("device", "change");
   listen("op", "change");
   listen("text", "input");
-  let width = innerWidth;
-  addEventListener("resize", () => {
-    if (innerWidth === width) return;
-    width = innerWidth;
-    again();
-  });
+  onOtherWidth(again);
   fillFilters();
   heading();
   again();

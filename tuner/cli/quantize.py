@@ -1,0 +1,280 @@
+"""`tune quantize M.onnx --calibration DATA -o M.int8.onnx` writes a model whose layers multiply integers of 8 bits."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.progress import Progress as Bar
+from rich.table import Table
+
+from board_agent.disk import whole_file
+from tuner.cli.common import JsonOption, Output, check_file, check_parent_writable, split_list
+from tuner.cli.network import BatchOption, ModelArgument, Network, ShapeOption, network_asked
+from tuner.cli.progress import LINE_SECONDS
+from tuner.errors import BadInput
+
+if TYPE_CHECKING:
+    from tuner.quantization import Judged, Pixels, Quantized
+    from tuner.quantization.choosing import Progress
+
+_CURVE = 8  # variants that are measured for a report besides those that the bounds need
+_ROWS = 15  # operators in the table besides those in float: those that cost most
+
+
+class Method(StrEnum):
+    """How ranges follow from values. tuner.quantization.calibration has their meaning."""
+
+    MINMAX = "minmax"
+    PERCENTILE = "percentile"
+    ENTROPY = "entropy"
+
+
+CalibrationOption = Annotated[
+    Path,
+    typer.Option(
+        "--calibration",
+        "-c",
+        metavar="DATA",
+        help="Samples: a folder of .npy files, of .npz files or of images, or one .npz file with the samples along the "
+        "first axis of each input.",
+    ),
+]
+MaxDropOption = Annotated[
+    float | None,
+    typer.Option(
+        "--max-drop",
+        metavar="POINTS",
+        min=0.0,
+        help="Keep operators in float until top-1 falls by at most so many percentage points; without --labels, until "
+        "the largest class is the float network's in all but so many per cent of the samples.",
+    ),
+]
+MinSqnrOption = Annotated[
+    float | None,
+    typer.Option(
+        "--min-sqnr",
+        metavar="DB",
+        help="Keep operators in float until the outputs' signal to quantisation noise ratio is at least so many "
+        "decibels.",
+    ),
+]
+EXAMPLES = (
+    "tune quantize net.onnx --calibration images -o net.int8.onnx",
+    "tune quantize net.onnx -c samples.npz --labels labels.txt --max-drop 0.5 -o net.int8.onnx",
+    "tune quantize net.onnx -c samples --method entropy --min-sqnr 30 --report quantized.html -o net.int8.onnx",
+)
+
+
+def command(
+    model: ModelArgument,
+    *,
+    calibration: CalibrationOption,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The quantised model to write.")],
+    method: Annotated[
+        Method,
+        typer.Option(
+            "--method",
+            help="How a tensor's range follows from its values: all of them; a percentage of them; the range with the "
+            "least relative entropy.",
+        ),
+    ] = Method.MINMAX,
+    percentile: Annotated[
+        float, typer.Option("--percentile", metavar="P", help="The percentage of the values that percentile keeps.")
+    ] = 99.999,
+    max_drop: MaxDropOption = None,
+    min_sqnr: MinSqnrOption = None,
+    labels: Annotated[
+        Path | None,
+        typer.Option("--labels", metavar="FILE", help="The right class of each sample, as whole numbers in a text."),
+    ] = None,
+    scale: Annotated[float, typer.Option("--scale", help="What pixels of images are divided by at first.")] = 255.0,
+    mean: Annotated[
+        str, typer.Option("--mean", metavar="M,...", help="What is subtracted then; for all or each channel.")
+    ] = "0",
+    std: Annotated[
+        str, typer.Option("--std", metavar="S,...", help="What is divided by last; for all or each channel.")
+    ] = "1",
+    shape: ShapeOption = None,
+    batch: BatchOption = None,
+    report: Annotated[
+        Path | None,
+        typer.Option("--report", metavar="FILE", help="Also write a page that plots quality against integers."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Quantise a model to 8 bits, and keep in float what costs too much accuracy."""
+    network = network_asked(model, shape, batch)
+    for path in filter(None, (output, report)):
+        check_parent_writable(path)
+        if path.is_dir() or path.absolute() == model.absolute():
+            raise BadInput(f"{path}: is {'a folder' if path.is_dir() else 'the model itself'}; name another file")
+    if labels is not None:
+        check_file(labels, "a text with the class of each sample")
+    if not 0 < percentile <= 100:
+        raise BadInput(f"--percentile {percentile:g}: give one above 0 and up to 100, such as 99.99")
+    request = _Request(network, calibration, labels, (method, percentile), (max_drop, min_sqnr))
+
+    with Output(as_json) as out:
+        done = _quantized(request, _pixels(scale, mean, std), _CURVE if report is not None else 0, out)
+        if report is not None:
+            from tuner.report.page import render_quantised
+
+            _write(report, render_quantised(_as_dict(done, request)).encode())
+        _write(output, done.choice.model.SerializeToString())
+        _show(done, labels is not None, out)
+        out.show(f"wrote {output} ({output.stat().st_size / 1e6:.1f} MB)")
+        if report is not None:
+            out.show(f"wrote {report}: open it in a browser")
+        files = {"output": str(output), "report": None if report is None else str(report)}
+        out.result({**files, **_as_dict(done, request)})
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What is quantised, with which samples and labels, by which method (and its percentage), and within which bounds
+    (percentage points of top-1, and decibels)."""
+
+    network: Network
+    samples: Path
+    labels: Path | None
+    method: tuple[Method, float]
+    bounds: tuple[float | None, float | None]
+
+
+def _quantized(request: _Request, pixels: Pixels, curve: int, out: Output) -> Quantized:
+    """Quantise a network, and measure `curve` variants besides those that the bounds need. Raises BadInput if it cannot
+    be done."""
+    from tuner.quantization import Bounds, Calibration, Wanted, open_samples, prepare, quantize, read_labels
+    from tuner.quantization import Method as Ranges
+
+    network, (method, percentile) = request.network, request.method
+    with tempfile.TemporaryDirectory(prefix="edgetune-quantize-") as folder:
+        prepared = prepare(network.file, network.shapes, network.batch, scratch=Path(folder))
+        for line in prepared.remarks:
+            out.remark(line)
+        samples = open_samples(request.samples, prepared.inputs, pixels)
+        if len(samples) == 1:
+            out.remark(f"{request.samples}: holds one sample, which is calibrated with and judged on: give more")
+        rows = prepared.inputs[0].shape[0] if prepared.inputs and prepared.inputs[0].shape else 1
+        labels = None if request.labels is None else read_labels(request.labels, len(samples), rows)
+        with _shown(out) as progress:
+            wanted = Wanted(Calibration(Ranges(method), percentile), Bounds(*request.bounds), labels, curve)
+            return quantize(prepared, samples, wanted, scratch=Path(folder), progress=progress)
+
+
+def _pixels(scale: float, mean: str, std: str) -> Pixels:
+    """Return what the options say of pixels. Raises BadInput for what are no numbers, and for a division by 0."""
+    from tuner.quantization import Pixels
+
+    means, deviations = _numbers("--mean", mean), _numbers("--std", std)
+    if not scale > 0 or min(deviations) <= 0:
+        raise BadInput("--scale and --std divide: give numbers above 0")
+    return Pixels(scale, means, deviations)
+
+
+def _numbers(option: str, text: str) -> tuple[float, ...]:
+    try:
+        numbers = tuple(float(item) for item in split_list(text))
+    except ValueError:
+        numbers = ()
+    if not numbers:
+        raise BadInput(f"{option} {text}: give one number, or one for each channel, separated by commas")
+    return numbers
+
+
+@contextmanager
+def _shown(out: Output) -> Iterator[Progress]:
+    """Give a function that shows progress: as a bar on a terminal, elsewhere as a line every few seconds."""
+    console, last = out.progress, [float("-inf")]
+    if console.is_terminal:
+        with Bar(console=console, transient=True) as bar:
+            task = bar.add_task("")
+            yield lambda what, done, count: bar.update(task, description=what, completed=done, total=count or None)
+        return
+
+    def line(what: str, done: int, count: int) -> None:
+        if time.monotonic() - last[0] >= LINE_SECONDS:
+            last[0] = time.monotonic()
+            out.remark(f"{what}: {done} of {count}" if count else what)
+
+    yield line
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write the whole file or nothing. Raises BadInput if it cannot be written."""
+    try:
+        with whole_file(str(path)) as file:
+            file.write(content)
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be written: {error.strerror or error}") from error
+
+
+def _show(done: Quantized, has_labels: bool, out: Output) -> None:
+    """Print the operators that cost most and those in float, and how good the networks are."""
+    choice = done.choice
+    ranked = sorted(choice.operators, key=lambda judged: float("inf") if judged.sqnr is None else judged.sqnr)
+    shown = [judged for index, judged in enumerate(ranked) if index < _ROWS or judged.why_float]
+    out.show(_operators(shown))
+    if len(shown) < len(ranked):
+        out.show(f"and {len(ranked) - len(shown)} more in int8, which cost less (--json lists them)")
+    out.show(_qualities(done, has_labels))
+    products = [judged for judged in choice.operators if judged.operator.is_product]
+    whole = sum(not judged.why_float for judged in products)
+    share = f"{100 * choice.chosen.share:.1f} % of the multiply-adds"
+    out.show(f"{whole} of {len(products)} convolutions and dense layers are in int8, with {share}")
+
+
+def _operators(judged: Sequence[Judged]) -> Table:
+    table = Table("operator", "type", "SQNR alone, dB", "computed in", "why")
+    for one in judged:
+        alone = "-" if one.sqnr is None else f"{one.sqnr:.1f}"
+        table.add_row(
+            one.operator.name, one.operator.type, alone, "float32" if one.why_float else "int8", one.why_float
+        )
+    return table
+
+
+def _qualities(done: Quantized, has_labels: bool) -> Table:
+    """Return a table of how good the float network, the one that is all in integers, and the chosen one are."""
+    choice, top1 = done.choice, "right top-1, %" if has_labels else "same top-1, %"
+    table = Table(f"on {done.judged} held-out samples", "SQNR, dB", *([top1] if done.classes else []))
+    rows = {"float32": choice.exact, "all in int8": choice.variants[0].quality, "written": choice.chosen.quality}
+    for name, quality in rows.items():
+        sqnr = "-" if name == "float32" else f"{quality.sqnr:.1f}"
+        table.add_row(name, sqnr, *([] if quality.top1 is None else [f"{quality.top1:.2f}"]))
+    return table
+
+
+def _as_dict(done: Quantized, request: _Request) -> dict[str, Any]:
+    """Return what was done as JSON: decibels, per cent, and shares of 1."""
+    choice = done.choice
+    return {
+        "model": str(request.network.file),
+        "method": request.method[0].value,
+        "max_drop": request.bounds[0],
+        "min_sqnr": request.bounds[1],
+        "samples": {"calibrated": done.calibrated, "judged": done.judged},
+        "top1_is": None if done.classes is None else "accuracy" if request.labels else "agreement",
+        "operators": [
+            {
+                "name": judged.operator.name,
+                "type": judged.operator.type,
+                "multiply_adds": judged.operator.multiply_adds,
+                "sqnr_alone": judged.sqnr,
+                "computed_in": "float32" if judged.why_float else "int8",
+                "why": judged.why_float,
+            }
+            for judged in choice.operators
+        ],
+        "float": asdict(choice.exact),
+        "variants": [asdict(variant) for variant in choice.variants],
+        "chosen": asdict(choice.chosen),
+    }
