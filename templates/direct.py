@@ -2,8 +2,8 @@
 
 Start at `direct_compute`; `cpu.direct`, `gpu.direct` and `mali.spatial_pack` schedule its functions.
 Data is (N, C/v, H, W, v) or plain NCHW, weights are (K/v, C/v, R, S, v in, v out), and the output is
-(N, K/v, OH, OW, v) or plain NCHW. Four neighbouring input channels of a weight of integers lie together, which is
-(K/v, C/v, R, S, v in / 4, v out, 4). Tiles that stick out of the output are computed whole, on a padded image, and what
+(N, K/v, OH, OW, v) or plain NCHW. A few (g) neighbouring input channels of a weight of integers lie together, which is
+(K/v, C/v, R, S, v in / g, v out, g). Tiles that stick out of the output are computed whole, on a padded image, and what
 is too much is cut off when they are written.
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 from tvm import te, tirx
 
 from templates.blocking import Blocking
-from templates.integers import INTEGERS, QUAD, SUMS, Types
+from templates.integers import INTEGERS, SUMS, Held, Types, lack
 from templates.stages import as_float32, border_of, epilogue_operands, epilogue_value, padded_with, zero
 from templates.workloads import Conv2d
 
@@ -46,6 +46,7 @@ class DirectProblem:
     plain_out: bool = False
     dtype: str = "float32"  # of operands, weights and results; sums are float32, but see `templates.integers`
     gathered: Conv2d | None = None
+    held: Held = Held()  # where integers are multiplied
 
     @property
     def flat(self) -> bool:
@@ -98,13 +99,13 @@ class DirectProblem:
     @property
     def depths(self) -> tuple[int, ...]:
         """Return the sizes of the axes that an input block's lanes are summed over."""
-        return (self.blocks.in_lanes // QUAD, QUAD) if self.integer else (self.blocks.in_lanes,)
+        return (self.blocks.in_lanes // self.held.group, self.held.group) if self.integer else (self.blocks.in_lanes,)
 
     def packed_shape(self, ob: int) -> tuple[int, ...]:
         """Return the shape of the packed weight for register tiles of `ob` output blocks."""
         b = self.blocks
         lanes = (self.depths[0], b.lanes, *self.depths[1:])
-        return b.padded(ob).all_out_blocks, b.in_blocks, *self.conv.kernel, *lanes
+        return b.padded(ob).all_out_blocks, b.in_blocks + self.held.moved, *self.conv.kernel, *lanes
 
     def as_summed(self, value: Any) -> Any:
         """Convert a value of the data or the weight to the type that products are summed in."""
@@ -132,6 +133,7 @@ def direct_compute(
     """
     conv, b, (th, tw) = problem.conv, problem.blocks, tile
     types, (sy, sx), (dy, dx) = Types.named(problem.dtype, epilogue), conv.strides, conv.dilation
+    held = problem.held
     weight_blocks = problem.blocks.padded(ob).all_out_blocks
     given = problem.gathered or conv
     blocked = (conv.batch, b.groups * b.in_blocks, given.height, given.width, b.in_lanes)
@@ -141,7 +143,7 @@ def direct_compute(
     out_shape = conv.out_shape if problem.plain_out else out_blocked
     extra = epilogue_operands(epilogue, out_shape, types.extra)
     values = data if problem.gathered is None else gather(data, problem.gathered)
-    staged = staged or problem.reads_outside(th, tw) or (problem.integer and problem.plain_data)
+    staged = staged or problem.reads_outside(th, tw) or (problem.integer and (problem.plain_data or held.converted))
     read = reader(problem, values, tile, staged=staged, border=border_of(epilogue, extra))
     chunk = chunk or b.in_blocks
     ic, kh, kw = (
@@ -152,7 +154,7 @@ def direct_compute(
 
     def total(first: Any, n: Any, o: Any, y: Any, x: Any, v: Any) -> Any:
         """Sum over the chunk of input blocks that begins at `first`."""
-        lane = ii[0] * QUAD + ii[1] if problem.integer else ii[0]
+        lane = ii[0] * held.group + ii[1] if problem.integer else ii[0]
         value = read(n, b.first_input(o) + first + ic, y * sy + kh * dy, x * sx + kw * dx, lane)
         tap = weight[o, first + ic, kh, kw, ii[0], v, *ii[1:]]
         return te.sum(problem.as_summed(value) * problem.as_summed(tap), axis=[ic, kh, kw, *ii])
@@ -165,15 +167,28 @@ def direct_compute(
         part = te.compute((count, *tiled), lambda c, *index: total(c * chunk, *index), name="part")
         step = te.reduce_axis((0, count), "step")
         sums = te.compute(tiled, lambda *index: te.sum(part[step, *index], axis=step), name="conv")
+    lacks = _lacks(problem, weight) if held.moved else None
 
     def result(*index: Any) -> Any:
         n, channel, y, x, *lane = index
         at = (channel, *lane) if lane else (channel // b.lanes, channel % b.lanes)
         pixel = (0, y * conv.out_width + x) if problem.flat else (y, x)
         summed = sums[n, at[0], *pixel, at[1]]
+        if lacks is not None:
+            summed = summed + lacks[at]
         return epilogue_value(epilogue, summed, extra, index=index, dtype=types.extra, out_dtype=types.out)
 
     return te.create_prim_func([data, weight, *extra, te.compute(out_shape, result, name="out")])
+
+
+def _lacks(problem: DirectProblem, weight: te.Tensor) -> te.Tensor:
+    """Return the stage "lack", (K/v, v): what the sums of moved data lack."""
+    last = problem.blocks.in_blocks
+    return te.compute(
+        (weight.shape[0], problem.blocks.lanes),
+        lambda o, v: lack(lambda step, i: weight[o, last, 0, 0, step, v, i], problem.held.group),
+        name="lack",
+    )
 
 
 def gather(data: te.Tensor, conv: Conv2d) -> te.Tensor:
@@ -220,4 +235,7 @@ def reader(
             (conv.batch, b.in_lanes, reach_y, reach_x), lambda n, v, y, x: padded(n, 0, y, x, v), name="pad"
         )
         return lambda n, _c, y, x, v: plain[n, v, y, x]
-    return te.compute((conv.batch, b.groups * b.in_blocks, reach_y, reach_x, b.in_lanes), padded, name="pad")
+    shape = (conv.batch, b.groups * b.in_blocks, reach_y, reach_x, b.in_lanes)
+    if problem.integer:
+        return te.compute(shape, lambda *index: problem.held.convert(padded(*index)), name="pad")
+    return te.compute(shape, padded, name="pad")

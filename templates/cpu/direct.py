@@ -16,7 +16,7 @@ from tvm.s_tir import Schedule
 from tvm.target import Target
 
 from templates.blocking import blocking, divisors, pack_oihw
-from templates.cpu.dot_products import dot_product
+from templates.cpu.dot_products import intrinsic
 from templates.cpu.isa import threads_of, vector_unit
 from templates.cpu.product_tiles import Product
 from templates.cpu.stages import EVEN, even, pad_at_root, spread, waiting
@@ -93,7 +93,7 @@ class DirectConv(AnchorTemplate):
         # Only whole tiles of integers fit the instruction.
         tile = (1, config["tw"]) if problem.integer else (1, 1)
         compute = direct_compute(problem, workload.epilogue, tile, ob=config["ob"], chunk=config["chunk"])
-        func = _schedule(problem, compute, config.knobs, dot_product(target) if problem.integer else None)
+        func = _schedule(problem, compute, config.knobs, intrinsic(target) if problem.integer else None)
         if config["skip"]:
             func = _skip_padded_rows(func, problem.conv, "part_update" if config["chunk"] else "conv_update")
         if config["prefetch"]:
@@ -288,6 +288,10 @@ def _schedule(problem: DirectProblem, func: tirx.PrimFunc, k: Values, dot: str |
         sch.reverse_compute_inline(sch.get_sblock("out"))
         unroll_tile(sch, sch.get_loops(write)[-4:])
         sums, written = conv, "conv_local"
+    if has_block(sch, "lack"):
+        lack = sch.get_sblock("lack")
+        sch.compute_at(lack, outer, preserve_unit_loops=True)
+        sch.set_scope(lack, 0, "local")
     _schedule_sums(sch, sums, k, dot)
     _schedule_pad(problem, sch)
     return guard(sch.mod["main"], written, {1: problem.blocks.all_out_blocks, 3: problem.columns})

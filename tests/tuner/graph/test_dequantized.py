@@ -10,7 +10,7 @@ import onnxruntime
 import pytest
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
-from templates.cpu.dot_products import has_dot_products
+from templates.cpu.dot_products import products_of
 from templates.integers import INTEGERS
 from tests.templates.support import host_target
 from tests.tuner.graph.networks import Net, calls, run
@@ -18,7 +18,7 @@ from tuner.graph import FusedGraph, fuse, load_onnx
 
 QOPERATOR = "qoperator"
 SHAPE = (1, 3, 32, 32)
-needs_dot_products = pytest.mark.skipif(not has_dot_products(host_target()), reason="the processor has no dot products")
+needs_dot_products = pytest.mark.skipif(products_of(host_target()) is None, reason="the processor has no dot products")
 
 
 def _image(seed: int) -> np.ndarray:

@@ -7,13 +7,13 @@ import onnxruntime
 import pytest
 from onnx import TensorProto
 
-from templates.cpu.dot_products import has_dot_products
+from templates.cpu.dot_products import products_of
 from templates.integers import INTEGERS
 from tests.templates.support import host_target
 from tests.tuner.graph.networks import Net, random_inputs, run
 from tuner.graph import AnchorStep, fuse, load_onnx, multiplies_integers, precisions
 
-needs_dot_products = pytest.mark.skipif(not has_dot_products(host_target()), reason="the processor has no dot products")
+needs_dot_products = pytest.mark.skipif(products_of(host_target()) is None, reason="the processor has no dot products")
 
 
 def _whole(net: Net, *shape: int, dtype: type, low: int | None = None, high: int | None = None) -> str:
