@@ -157,7 +157,8 @@ def direct_compute(
         lane = ii[0] * held.group + ii[1] if problem.integer else ii[0]
         value = read(n, b.first_input(o) + first + ic, y * sy + kh * dy, x * sx + kw * dx, lane)
         tap = weight[o, first + ic, kh, kw, ii[0], v, *ii[1:]]
-        return te.sum(problem.as_summed(value) * problem.as_summed(tap), axis=[ic, kh, kw, *ii])
+        factor = held.factor(value) if problem.integer else problem.as_summed(value)
+        return te.sum(factor * problem.as_summed(tap), axis=[ic, kh, kw, *ii])
 
     tiled = (conv.batch, weight_blocks, problem.tall(th), problem.wide(tw), b.lanes)
     if chunk == b.in_blocks:
@@ -167,28 +168,23 @@ def direct_compute(
         part = te.compute((count, *tiled), lambda c, *index: total(c * chunk, *index), name="part")
         step = te.reduce_axis((0, count), "step")
         sums = te.compute(tiled, lambda *index: te.sum(part[step, *index], axis=step), name="conv")
-    lacks = _lacks(problem, weight) if held.moved else None
 
     def result(*index: Any) -> Any:
         n, channel, y, x, *lane = index
         at = (channel, *lane) if lane else (channel // b.lanes, channel % b.lanes)
         pixel = (0, y * conv.out_width + x) if problem.flat else (y, x)
         summed = sums[n, at[0], *pixel, at[1]]
-        if lacks is not None:
-            summed = summed + lacks[at]
+        if held.moved:
+            summed = summed + _lack(problem, weight, *at)
         return epilogue_value(epilogue, summed, extra, index=index, dtype=types.extra, out_dtype=types.out)
 
     return te.create_prim_func([data, weight, *extra, te.compute(out_shape, result, name="out")])
 
 
-def _lacks(problem: DirectProblem, weight: te.Tensor) -> te.Tensor:
-    """Return the stage "lack", (K/v, v): what the sums of moved data lack."""
-    last = problem.blocks.in_blocks
-    return te.compute(
-        (weight.shape[0], problem.blocks.lanes),
-        lambda o, v: lack(lambda step, i: weight[o, last, 0, 0, step, v, i], problem.held.group),
-        name="lack",
-    )
+def _lack(problem: DirectProblem, weight: te.Tensor, block: Any, lane: Any) -> Any:
+    """Return what the sums of moved data lack in a lane of an output block."""
+    last, lanes, group = problem.blocks.in_blocks, problem.blocks.lanes, problem.held.group
+    return lack(lambda step, v, i: weight[block, last, 0, 0, step, v, i], lane, lanes=lanes, group=group)
 
 
 def gather(data: te.Tensor, conv: Conv2d) -> te.Tensor:

@@ -32,6 +32,7 @@ class Held:
 
     data: str = INTEGERS
     group: int = 4
+    negated: bool = False  # the data are converted to their negatives, and products subtracted
 
     @property
     def converted(self) -> bool:
@@ -48,26 +49,36 @@ class Held:
         """Convert a value of the data, which is an expression of TVM's."""
         if self.moved:
             value = value ^ tirx.const(MIDDLE, INTEGERS)
-        return value.astype(self.data)
+        value = value.astype(self.data)
+        return tirx.const(0, self.data) - value if self.negated else value
+
+    def factor(self, value: Any) -> Any:
+        """Convert a value that is held to the int32 number that is multiplied, as tensor intrinsics write it."""
+        value = value.astype(SUMS)
+        return tirx.const(0, SUMS) - value if self.negated else value
 
 
 def lacking(weight: np.ndarray, group: int, outer: int = 1) -> np.ndarray:
     """Return what sums of moved data lack, `MIDDLE` times the sum of the weights, as weights to be packed behind these.
 
     `weight` has `outer` axes that are not summed over, and then those of the reduction, lanes, and neighbours in a
-    group. The result is (outer axes, 4 / group, lanes, group): the four bytes of an int32 value per lane, the lowest
-    first. `lack` reads them.
+    group. The result is (outer axes, 4 / group, lanes, group): the lowest bytes of all lanes' int32 values, then the
+    second ones, and so on. `lack` reads them.
     """
     axes = (*range(outer, weight.ndim - 2), -1)
     sums = MIDDLE * weight.astype(np.int32).sum(axes, dtype=np.int32)
-    parts = sums.astype("<i4")[..., None].view(np.int8)
-    return parts.reshape(*sums.shape, -1, group).swapaxes(-3, -2)
+    parts = sums.astype("<i4")[..., None].view(np.int8).swapaxes(-1, -2)
+    return parts.reshape(*weight.shape[:outer], -1, weight.shape[-2], group)
 
 
-def lack(read: Callable[[int, int], Any], group: int) -> Any:
-    """Return the int32 value, as an expression of TVM's, whose bytes `lacking` has packed. read(step, neighbour) reads
-    one of them."""
-    parts = [read(*divmod(i, group)).astype("uint8").astype(SUMS) << (8 * i) for i in range(4)]
+def lack(read: Callable[[Any, Any, Any], Any], lane: Any, *, lanes: int, group: int) -> Any:
+    """Return a lane's int32 value, as an expression of TVM's, whose bytes `lacking` has packed. read(step, lane,
+    neighbour) reads one of them."""
+    parts = []
+    for i in range(4):
+        step, first = divmod(i * lanes, lanes * group)
+        part = read(step, (first + lane) // group, (first + lane) % group)
+        parts.append(part.astype("uint8").astype(SUMS) << (8 * i))
     return parts[0] | parts[1] | parts[2] | parts[3]
 
 

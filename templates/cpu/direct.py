@@ -288,10 +288,6 @@ def _schedule(problem: DirectProblem, func: tirx.PrimFunc, k: Values, dot: str |
         sch.reverse_compute_inline(sch.get_sblock("out"))
         unroll_tile(sch, sch.get_loops(write)[-4:])
         sums, written = conv, "conv_local"
-    if has_block(sch, "lack"):
-        lack = sch.get_sblock("lack")
-        sch.compute_at(lack, outer, preserve_unit_loops=True)
-        sch.set_scope(lack, 0, "local")
     _schedule_sums(sch, sums, k, dot)
     _schedule_pad(problem, sch)
     return guard(sch.mod["main"], written, {1: problem.blocks.all_out_blocks, 3: problem.columns})

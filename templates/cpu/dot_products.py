@@ -60,16 +60,25 @@ def _dot_product(unit: Products, sums: Any, values: Any, weights: Any) -> Any:
 
 
 def _pair_product(unit: Products, sums: Any, values: Any, weights: Any) -> Any:
-    """Sum the products of two numbers each in int16, which are exact in int32."""
+    """Sum the products of two numbers each in int16, which are exact in int32, and subtract them from the sums."""
     wide = T.cast(weights, f"int16x{2 * unit.lanes}")
-    return sums + unit.call(unit.everywhere(values), wide, dtype=f"int32x{unit.lanes}")
+    return _changed("llvm.vp.sub", sums, unit.call(unit.everywhere(values), wide, dtype=f"int32x{unit.lanes}"))
 
 
 def _long_product(unit: Products, sums: Any, values: Any, weights: Any) -> Any:
     """Multiply numbers in int8 to products in int16, and add two neighbouring ones each to the sums."""
     products = unit.call(unit.everywhere(values), weights, dtype=f"int16x{2 * unit.lanes}")
     pairs = T.llvm_lookup_intrinsic_id("llvm.aarch64.neon.saddlp")
-    return sums + T.call_llvm_pure_intrin(pairs, products, dtype=f"int32x{unit.lanes}")
+    return _changed("llvm.vp.add", sums, T.call_llvm_pure_intrin(pairs, products, dtype=f"int32x{unit.lanes}"))
+
+
+def _changed(change: str, sums: Any, products: Any) -> Any:
+    """Add products to the sums, or subtract them, by an operation that LLVM's optimiser does not reorder. Where it adds
+    up the products of several steps first, they do not fit into the registers. On x86 the code generator reorders
+    additions, too, but no subtractions: the data are negated there."""
+    lanes = sums.ty.dtype.lanes
+    every, change = T.broadcast(T.bool(True), lanes), T.llvm_lookup_intrinsic_id(change)
+    return T.call_llvm_pure_intrin(change, sums, products, every, T.int32(lanes), dtype=f"int32x{lanes}")
 
 
 # The first whose feature the target has decides. vpmaddubsw, which AVX2 has for uint8 by int8, saturates its sums in
@@ -77,8 +86,8 @@ def _long_product(unit: Products, sums: Any, values: Any, weights: Any) -> Any:
 _INSTRUCTIONS = (
     Products("avx512vnni", "llvm.x86.avx512.vpdpbusd.{bits}", Held(), _dot_product),
     Products("avxvnni", "llvm.x86.avx512.vpdpbusd.{bits}", Held(), _dot_product),
-    Products("avx512bw", "llvm.x86.avx512.pmaddw.d.512", Held("int16", 2), _pair_product, 16),
-    Products("avx2", "llvm.x86.avx2.pmadd.wd", Held("int16", 2), _pair_product, 8),
+    Products("avx512bw", "llvm.x86.avx512.pmaddw.d.512", Held("int16", 2, negated=True), _pair_product, 16),
+    Products("avx2", "llvm.x86.avx2.pmadd.wd", Held("int16", 2, negated=True), _pair_product, 8),
     Products("i8mm", "llvm.aarch64.neon.usdot", Held(), _dot_product, 4),
     Products("dotprod", "llvm.aarch64.neon.sdot", Held("int8"), _dot_product, 4),
     Products("neon", "llvm.aarch64.neon.smull", Held("int8", 2), _long_product, 4),
@@ -116,6 +125,7 @@ def _of(target: Target) -> Products:
 def _registered(unit: Products) -> str:
     lanes, group, data = unit.lanes, unit.held.group, unit.held.data
     few, vector, wide = f"{data}x{group}", f"int32x{lanes}", f"int8x{lanes * group}"
+    factor = unit.held.factor
     together = f"int{group * np.dtype(data).itemsize * 8}"
 
     @T.prim_func(s_tir=True)
@@ -131,7 +141,7 @@ def _registered(unit: Products) -> str:
                 for k in T.serial(0, group):
                     with T.sblock("update"):
                         vi, vk = T.axis.remap("SR", [i, k])
-                        sums[vi] = sums[vi] + T.cast(values[vk], "int32") * T.cast(weight[vi, vk], "int32")
+                        sums[vi] = sums[vi] + factor(values[vk]) * T.cast(weight[vi, vk], "int32")
 
     @T.prim_func(s_tir=True)
     def code(

@@ -80,19 +80,16 @@ def _compute(workload: Workload, held: Held, *, lanes: int, tile: tuple[int, int
     sums = te.compute(
         (padded_rows, tiles, nb, lanes),
         lambda i, o, b, v: te.sum(
-            read[row(i), k * group + q].astype(SUMS) * weight[o, k, b, v, q].astype(SUMS), axis=[k, q]
+            held.factor(read[row(i), k * group + q]) * weight[o, k, b, v, q].astype(SUMS), axis=[k, q]
         ),
         name="sums",
     )
 
-    def read_last(o: Any, b: Any, v: Any) -> tirx.PrimExpr:
-        return lack(lambda step, q: weight[o, steps + step, b, v, q], group)
-
-    lacks = te.compute((tiles, nb, lanes), read_last, name="lack") if held.moved else None
-
     def result(i: tirx.PrimExpr, j: tirx.PrimExpr) -> tirx.PrimExpr:
-        at = j // wide, j % wide // lanes, j % lanes
-        summed = sums[i, *at] if lacks is None else sums[i, *at] + lacks[at]
+        o, b, v = j // wide, j % wide // lanes, j % lanes
+        summed = sums[i, o, b, v]
+        if held.moved:
+            summed = summed + lack(lambda step, lane, q: weight[o, steps + step, b, lane, q], v, lanes=lanes, group=group)
         return epilogue_value(epilogue, summed, extra, index=(i, j), dtype=types.extra, out_dtype=types.out)
 
     return te.create_prim_func([data, weight, *extra, te.compute(dense.out_shape, result, name="out")])
@@ -124,10 +121,6 @@ def _schedule(func: tirx.PrimFunc, k: Values, dot: str) -> tirx.PrimFunc:
     write = sch.cache_write(sums, 0, "local")
     sch.reverse_compute_at(write, outer[1], preserve_unit_loops=True)
     sch.reverse_compute_inline(out)
-    if has_block(sch, "lack"):
-        lacks = sch.get_sblock("lack")
-        sch.compute_at(lacks, outer[0] if k["split"] == "channels" else outer[1], preserve_unit_loops=True)
-        sch.set_scope(lacks, 0, "local")
     for loop in (ki, ii, b):
         sch.unroll(loop)
     unroll_tile(sch, sch.get_loops(write)[-3:])
