@@ -138,7 +138,9 @@ def direct_compute(
     given = problem.gathered or conv
     blocked = (conv.batch, b.groups * b.in_blocks, given.height, given.width, b.in_lanes)
     data = te.placeholder(conv.data_shape if problem.plain_data else blocked, name="data", dtype=types.data)
-    weight = te.placeholder(problem.packed_shape(ob), name="weight", dtype=types.weight)
+    weight = te.placeholder(
+        problem.packed_shape(ob), name="weight", dtype=held.weight if problem.integer else types.weight
+    )
     out_blocked = (conv.batch, b.all_out_blocks, conv.out_height, conv.out_width, b.lanes)
     out_shape = conv.out_shape if problem.plain_out else out_blocked
     extra = epilogue_operands(epilogue, out_shape, types.extra)

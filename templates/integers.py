@@ -27,12 +27,16 @@ MIDDLE = 128  # what uint8 values are lessened by where they become int8
 @dataclass(frozen=True)
 class Held:
     """Says in which form a kernel holds the integers that it multiplies. `data` is the type that the data are of, or
-    that they are converted to in a stage "pad". A step of the reduction sums the products of `group` neighbouring
-    input channels, whose weights lie together."""
+    that they are converted to in a stage "pad", and `weight` that of the packed weight. A step of the reduction sums
+    the products of `group` neighbouring input channels, whose weights lie together. beside(blocks, pixels) is the
+    number of vector registers that a register tile takes beside its sums, as compilers use them."""
 
     data: str = INTEGERS
+    weight: str = WEIGHT
     group: int = 4
     negated: bool = False  # the data are converted to their negatives, and products subtracted
+    # The inputs of all pixels are held until all output blocks have been multiplied with them, and a weight.
+    beside: Callable[[int, int], int] = lambda _, pixels: pixels + 1
 
     @property
     def converted(self) -> bool:
@@ -56,6 +60,9 @@ class Held:
         """Convert a value that is held to the int32 number that is multiplied, as tensor intrinsics write it."""
         value = value.astype(SUMS)
         return tirx.const(0, SUMS) - value if self.negated else value
+
+
+AS_GIVEN = Held()
 
 
 def lacking(weight: np.ndarray, group: int, outer: int = 1) -> np.ndarray:

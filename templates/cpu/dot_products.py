@@ -19,7 +19,7 @@ from tvm.script import tirx as T
 from tvm.target import Target
 
 from templates.cpu.isa import has_feature, vector_unit
-from templates.integers import Held
+from templates.integers import WEIGHT, Held
 
 _Code = Callable[["Products", Any, Any, Any], Any]
 
@@ -41,7 +41,7 @@ class Products:
     @property
     def name(self) -> str:
         """Return the name that its tensor intrinsic is registered by."""
-        return f"edgetune_{self.instruction.format(bits=32 * self.lanes)}"
+        return f"edgetune_{self.instruction.format(bits=32 * self.lanes)}_{self.held.weight}"
 
     def call(self, *operands: Any, dtype: str) -> Any:
         """Make a call of the instruction."""
@@ -61,8 +61,9 @@ def _dot_product(unit: Products, sums: Any, values: Any, weights: Any) -> Any:
 
 def _pair_product(unit: Products, sums: Any, values: Any, weights: Any) -> Any:
     """Sum the products of two numbers each in int16, which are exact in int32, and subtract them from the sums."""
-    wide = T.cast(weights, f"int16x{2 * unit.lanes}")
-    return _changed("llvm.vp.sub", sums, unit.call(unit.everywhere(values), wide, dtype=f"int32x{unit.lanes}"))
+    if unit.held.weight == WEIGHT:
+        weights = T.cast(weights, f"int16x{2 * unit.lanes}")
+    return _changed("llvm.vp.sub", sums, unit.call(unit.everywhere(values), weights, dtype=f"int32x{unit.lanes}"))
 
 
 def _long_product(unit: Products, sums: Any, values: Any, weights: Any) -> Any:
@@ -81,16 +82,26 @@ def _changed(change: str, sums: Any, products: Any) -> Any:
     return T.call_llvm_pure_intrin(change, sums, products, every, T.int32(lanes), dtype=f"int32x{lanes}")
 
 
+_PAIRS = Held("int16", "int16", 2, negated=True, beside=lambda blocks, pixels: min(blocks, pixels) + 2)
+
+
+def _all_operands(blocks: int, pixels: int) -> int:
+    """Return how many registers hold operands where all of a step's are loaded first."""
+    return blocks + pixels
+
+
+_LONG = Held("int8", group=2, beside=lambda blocks, pixels: blocks + pixels + 2)
+
 # The first whose feature the target has decides. vpmaddubsw, which AVX2 has for uint8 by int8, saturates its sums in
 # int16: pairs are widened to int16 before they are multiplied.
 _INSTRUCTIONS = (
     Products("avx512vnni", "llvm.x86.avx512.vpdpbusd.{bits}", Held(), _dot_product),
     Products("avxvnni", "llvm.x86.avx512.vpdpbusd.{bits}", Held(), _dot_product),
-    Products("avx512bw", "llvm.x86.avx512.pmaddw.d.512", Held("int16", 2, negated=True), _pair_product, 16),
-    Products("avx2", "llvm.x86.avx2.pmadd.wd", Held("int16", 2, negated=True), _pair_product, 8),
-    Products("i8mm", "llvm.aarch64.neon.usdot", Held(), _dot_product, 4),
-    Products("dotprod", "llvm.aarch64.neon.sdot", Held("int8"), _dot_product, 4),
-    Products("neon", "llvm.aarch64.neon.smull", Held("int8", 2), _long_product, 4),
+    Products("avx512bw", "llvm.x86.avx512.pmaddw.d.512", _PAIRS, _pair_product, 16),
+    Products("avx2", "llvm.x86.avx2.pmadd.wd", _PAIRS, _pair_product, 8),
+    Products("i8mm", "llvm.aarch64.neon.usdot", Held(beside=_all_operands), _dot_product, 4),
+    Products("dotprod", "llvm.aarch64.neon.sdot", Held("int8", beside=_all_operands), _dot_product, 4),
+    Products("neon", "llvm.aarch64.neon.smull", _LONG, _long_product, 4),
 )
 
 
@@ -104,34 +115,31 @@ def products_of(target: Target) -> Products | None:
     return replace(found, lanes=lanes) if found is not None and found.lanes in (0, lanes) else None
 
 
-def held_by(target: Target) -> Held:
-    """Return how kernels hold integers on a target that has `products_of` them."""
-    return _of(target).held
+def multiplied_by(target: Target, *, narrow: bool = False) -> Products:
+    """Return `products_of` a target that has such. Weights that are held in int16 are held in int8 if they are to be
+    `narrow`, and are widened where they are read."""
+    found = products_of(target)
+    assert found is not None
+    return replace(found, held=replace(found.held, weight=WEIGHT)) if narrow else found
 
 
-def intrinsic(target: Target) -> str:
-    """Return the name of the tensor intrinsic for a target that has `products_of` integers. It adds the products of a
-    group of values and (lanes, group) weights to `lanes` int32 sums."""
-    return _registered(_of(target))
-
-
-def _of(target: Target) -> Products:
-    products = products_of(target)
-    assert products is not None
-    return products
+def intrinsic(products: Products) -> str:
+    """Return the name of the instruction's tensor intrinsic. It adds the products of a group of values and (lanes,
+    group) weights to `lanes` int32 sums."""
+    return _registered(products)
 
 
 @cache
 def _registered(unit: Products) -> str:
-    lanes, group, data = unit.lanes, unit.held.group, unit.held.data
-    few, vector, wide = f"{data}x{group}", f"int32x{lanes}", f"int8x{lanes * group}"
+    lanes, group, data, kind = unit.lanes, unit.held.group, unit.held.data, unit.held.weight
+    few, vector, wide = f"{data}x{group}", f"int32x{lanes}", f"{kind}x{lanes * group}"
     factor = unit.held.factor
     together = f"int{group * np.dtype(data).itemsize * 8}"
 
     @T.prim_func(s_tir=True)
     def meaning(
         values: T.Buffer((group,), data, offset_factor=1),
-        weight: T.Buffer((lanes, group), "int8", offset_factor=1),
+        weight: T.Buffer((lanes, group), kind, offset_factor=1),
         sums: T.Buffer((lanes,), "int32", offset_factor=1, scope="local"),
     ) -> None:
         with T.sblock("root"):
@@ -146,7 +154,7 @@ def _registered(unit: Products) -> str:
     @T.prim_func(s_tir=True)
     def code(
         values: T.Buffer((group,), data, offset_factor=1),
-        weight: T.Buffer((lanes, group), "int8", offset_factor=1),
+        weight: T.Buffer((lanes, group), kind, offset_factor=1),
         sums: T.Buffer((lanes,), "int32", offset_factor=1, scope="local"),
     ) -> None:
         with T.sblock("root"):

@@ -14,14 +14,12 @@ from tvm import te, tirx
 from tvm.target import Target
 
 from templates.cpu.dense import PackedDense
-from templates.cpu.dot_products import held_by, intrinsic, products_of
-from templates.cpu.isa import vector_unit
+from templates.cpu.dot_products import Products, intrinsic, multiplied_by, products_of
 from templates.integers import INTEGERS, SUMS, Held, Types, lack, lacking
 from templates.space import Space, Values
 from templates.stages import epilogue_operands, epilogue_value, has_block, new_schedule, unroll_tile, zero
 from templates.workloads import Dense, dense_of
 from tuning_db.record import Config, Workload
-
 
 _CONVERTED = 16  # so many data are converted, or filled up, at once
 
@@ -37,7 +35,7 @@ class IntegerDense(PackedDense):
         if products_of(target) is None:
             return None
         dense = dense_of(workload)
-        steps = replace(dense, in_features=-(-dense.in_features // held_by(target).group))  # of the reduction
+        steps = replace(dense, in_features=-(-dense.in_features // _products(target).held.group))  # of the reduction
         space = super().space(steps.workload(workload.epilogue, workload.dtype), target)
         assert space is not None
         knobs = tuple(replace(knob, values=(0,)) if knob.name == "prefetch" else knob for knob in space.knobs)
@@ -45,7 +43,7 @@ class IntegerDense(PackedDense):
         return replace(space, knobs=knobs, seeds=tuple(dict(seed) for seed in seeds))
 
     def pack_weight(self, workload: Workload, target: Target, config: Config, weight: np.ndarray) -> np.ndarray:
-        held = held_by(target)
+        held = _products(target).held
         steps = -(-weight.shape[1] // held.group)
         filled = np.pad(weight, ((0, 0), (0, steps * held.group - weight.shape[1])))
         tiles = super().pack_weight(workload, target, config, filled)
@@ -57,9 +55,14 @@ class IntegerDense(PackedDense):
         return np.ascontiguousarray(packed)
 
     def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
-        lanes, tile = vector_unit(target).lanes, (config["rows"], config["nb"])
-        func = _compute(workload, held_by(target), lanes=lanes, tile=tile)
-        return _schedule(func, config.knobs, intrinsic(target))
+        products, tile = _products(target), (config["rows"], config["nb"])
+        func = _compute(workload, products.held, lanes=products.lanes, tile=tile)
+        return _schedule(func, config.knobs, intrinsic(products))
+
+
+def _products(target: Target) -> Products:
+    """Return how a target multiplies. Weights are narrow, as few rows share what is read of them."""
+    return multiplied_by(target, narrow=True)
 
 
 def _compute(workload: Workload, held: Held, *, lanes: int, tile: tuple[int, int]) -> tirx.PrimFunc:
@@ -69,7 +72,7 @@ def _compute(workload: Workload, held: Held, *, lanes: int, tile: tuple[int, int
     tiles = -(-dense.out_features // wide)
     data = te.placeholder(dense.data_shape, name="data", dtype=types.data)
     shape = (tiles, steps + (4 // group if held.moved else 0), nb, lanes, group)
-    weight = te.placeholder(shape, name="weight", dtype=types.weight)
+    weight = te.placeholder(shape, name="weight", dtype=held.weight)
     extra = epilogue_operands(epilogue, dense.out_shape, types.extra)
     k, q = te.reduce_axis((0, steps), "k"), te.reduce_axis((0, group), "q")
     read, padded_rows = _filled(data, dense, held), -(-dense.rows // tile_rows) * tile_rows
@@ -89,7 +92,9 @@ def _compute(workload: Workload, held: Held, *, lanes: int, tile: tuple[int, int
         o, b, v = j // wide, j % wide // lanes, j % lanes
         summed = sums[i, o, b, v]
         if held.moved:
-            summed = summed + lack(lambda step, lane, q: weight[o, steps + step, b, lane, q], v, lanes=lanes, group=group)
+            summed = summed + lack(
+                lambda step, lane, q: weight[o, steps + step, b, lane, q], v, lanes=lanes, group=group
+            )
         return epilogue_value(epilogue, summed, extra, index=(i, j), dtype=types.extra, out_dtype=types.out)
 
     return te.create_prim_func([data, weight, *extra, te.compute(dense.out_shape, result, name="out")])

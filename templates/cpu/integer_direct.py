@@ -14,14 +14,13 @@ from tvm.target import Target
 
 from templates.blocking import blocking, pack_oihw
 from templates.cpu.direct import DirectConv
-from templates.cpu.dot_products import held_by, products_of
+from templates.cpu.dot_products import multiplied_by, products_of
 from templates.cpu.isa import vector_unit
 from templates.direct import DirectProblem
 from templates.integers import INTEGERS, lacking
 from templates.space import Space
 from templates.workloads import Conv2d, conv_of
 from tuning_db.record import Config, Workload
-
 
 _FEWEST = 4  # an input block has a multiple of so many channels
 
@@ -37,7 +36,7 @@ class IntegerConv(DirectConv):
         conv = conv_of(workload)
         blocks = blocking(conv, vector_unit(target).lanes)
         blocks = replace(blocks, in_lanes=-(-blocks.in_lanes // _FEWEST) * _FEWEST)
-        return DirectProblem(conv, blocks, self.plain_data, dtype=INTEGERS, held=held_by(target))
+        return DirectProblem(conv, blocks, self.plain_data, dtype=INTEGERS, held=multiplied_by(target).held)
 
     def space(self, workload: Workload, target: Target) -> Space | None:
         return super().space(workload, target) if products_of(target) is not None else None
@@ -52,7 +51,7 @@ class IntegerConv(DirectConv):
             last = np.zeros_like(packed[:, :1])
             last[:, 0, 0, 0, : 4 // held.group] = lacking(packed, held.group)
             packed = np.concatenate([packed, last], 1)
-        return np.ascontiguousarray(packed)
+        return np.ascontiguousarray(packed, held.weight)
 
 
 class IntegerConvPlain(IntegerConv):
