@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+import numpy as np
 from tvm import te, tirx
 
 from templates.blocking import Blocking
-from templates.integers import INTEGERS, SUMS, Held, Types, lack
+from templates.integers import AS_GIVEN, INTEGERS, SUMS, Held, Types, lack
 from templates.stages import as_float32, border_of, epilogue_operands, epilogue_value, padded_with, zero
 from templates.workloads import Conv2d
 
@@ -46,7 +47,7 @@ class DirectProblem:
     plain_out: bool = False
     dtype: str = "float32"  # of operands, weights and results; sums are float32, but see `templates.integers`
     gathered: Conv2d | None = None
-    held: Held = Held()  # where integers are multiplied
+    held: Held = AS_GIVEN  # where integers are multiplied
 
     @property
     def flat(self) -> bool:
@@ -92,6 +93,11 @@ class DirectProblem:
         return self.dtype == INTEGERS
 
     @property
+    def weight_type(self) -> str:
+        """Return the type of the packed weight."""
+        return self.held.weight if self.integer else self.dtype
+
+    @property
     def value_bytes(self) -> int:
         """Return how many bytes a stored value of the data takes."""
         return {"float16": 2, INTEGERS: 1}.get(self.dtype, 4)
@@ -113,7 +119,7 @@ class DirectProblem:
 
     @property
     def weight_bytes(self) -> int:
-        return self.value_bytes * prod(self.packed_shape(1))
+        return np.dtype(self.weight_type).itemsize * prod(self.packed_shape(1))
 
 
 def direct_compute(
@@ -138,9 +144,7 @@ def direct_compute(
     given = problem.gathered or conv
     blocked = (conv.batch, b.groups * b.in_blocks, given.height, given.width, b.in_lanes)
     data = te.placeholder(conv.data_shape if problem.plain_data else blocked, name="data", dtype=types.data)
-    weight = te.placeholder(
-        problem.packed_shape(ob), name="weight", dtype=held.weight if problem.integer else types.weight
-    )
+    weight = te.placeholder(problem.packed_shape(ob), name="weight", dtype=problem.weight_type)
     out_blocked = (conv.batch, b.all_out_blocks, conv.out_height, conv.out_width, b.lanes)
     out_shape = conv.out_shape if problem.plain_out else out_blocked
     extra = epilogue_operands(epilogue, out_shape, types.extra)

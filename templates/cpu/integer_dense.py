@@ -92,9 +92,7 @@ def _compute(workload: Workload, held: Held, *, lanes: int, tile: tuple[int, int
         o, b, v = j // wide, j % wide // lanes, j % lanes
         summed = sums[i, o, b, v]
         if held.moved:
-            summed = summed + lack(
-                lambda step, lane, q: weight[o, steps + step, b, lane, q], v, lanes=lanes, group=group
-            )
+            summed = summed + lack(lambda k, lane, q: weight[o, steps + k, b, lane, q], v, lanes=lanes, group=group)
         return epilogue_value(epilogue, summed, extra, index=(i, j), dtype=types.extra, out_dtype=types.out)
 
     return te.create_prim_func([data, weight, *extra, te.compute(dense.out_shape, result, name="out")])

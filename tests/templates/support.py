@@ -75,6 +75,17 @@ class Compiled:
 
     def call(self, function: tvm.runtime.PackedFunc, inputs: Operands, shape: tuple[int, ...]) -> np.ndarray:
         """The result of the compiled function, in plain layout."""
+        *arrays, empty = self.arrays(inputs, shape)
+        fenced = at_cache_lines(np.full(empty.size + 2 * _FENCE, 7.0, empty.dtype))
+        out = self._on_device(empty, fenced)
+        function(*(before_nothing(a, self.device) for a in arrays), out)
+        self.device.sync()
+        outside = np.concatenate([fenced[:_FENCE], fenced[-_FENCE:]])
+        assert (outside == 7.0).all(), "the kernel wrote outside its output"
+        return self.plain(out.numpy(), shape)
+
+    def arrays(self, inputs: Operands, shape: tuple[int, ...]) -> list[np.ndarray]:
+        """What the function takes: its operands and, for the result, values that are no numbers."""
         template, layouts = self.template, self.template.layouts(self.workload, self.target)
         extra = [
             self._packed(OPERANDS[step].shape, array, layouts.out)
@@ -84,14 +95,11 @@ class Compiled:
         # Not zeros: an element that the kernel forgets must show.
         dtype = Types.of(self.workload).out
         empty = np.full(layouts.out.shape(shape), _none_of(np.dtype(dtype)), dtype)
-        fenced = at_cache_lines(np.full(empty.size + 2 * _FENCE, 7.0, empty.dtype))
-        out = self._on_device(empty, fenced)
-        arrays = [layouts.data.pack(inputs.data), weight, *extra]
-        function(*(before_nothing(a, self.device) for a in arrays), out)
-        self.device.sync()
-        outside = np.concatenate([fenced[:_FENCE], fenced[-_FENCE:]])
-        assert (outside == 7.0).all(), "the kernel wrote outside its output"
-        return layouts.out.unpack(out.numpy(), shape[1])
+        return [layouts.data.pack(inputs.data), weight, *extra, empty]
+
+    def plain(self, out: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+        """A result as the function writes it, in plain layout."""
+        return self.template.layouts(self.workload, self.target).out.unpack(out, shape[1])
 
     def _packed(self, shape: str, array: np.ndarray, layout: Layout) -> np.ndarray:
         """An operand of the epilogue as the function reads it."""

@@ -1,0 +1,77 @@
+"""Kernels for another processor, run by qemu: `run_emulated` calls many in one program."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+import subprocess
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tvm_ffi
+from tvm.ir import IRModule
+
+from templates.lowering import compiled, finished
+from templates.reference import Operands
+from tests.templates.support import Compiled
+from tuner.export.compiling import toolchain_for
+from tuner.measure.codegen.toolchain import machine_of
+
+_SOURCE = Path(__file__).parent / "emulated_kernels.c"
+_RUNTIME = Path(__file__).parents[2] / "tuner" / "export" / "runtime"
+
+needs_qemu = pytest.mark.skipif(
+    shutil.which("qemu-aarch64") is None or find_spec("ziglang") is None, reason="needs qemu-aarch64 and ziglang"
+)
+
+
+def program_of(kernels: Sequence[Compiled], folder: Path) -> Path:
+    """A program for the kernels' processor that calls all of them, with what it reads from standard input."""
+    target = kernels[0].target
+    functions = {}
+    for i, kernel in enumerate(kernels):
+        func = finished(kernel.template.prim_func(kernel.workload, target, kernel.config), target)
+        functions[f"kernel_{i}"] = func.with_attr("global_symbol", f"kernel_{i}")
+    compiled(IRModule(functions), target).write_to_file(str(folder / "kernels.o"), "o")
+    names = [f"__tvm_ffi_{name}" for name in functions]
+    table = [f"extern int {name}(void *, const Any *, int32_t, Any *);" for name in names]
+    table += [f"const Kernel kernels[] = {{{', '.join(names)}}};", f"const int kernel_count = {len(names)};"]
+    (folder / "table.c").write_text("\n".join(['#include "network.h"', *table, ""]))
+    sources = [str(_SOURCE), str(folder / "table.c"), str(folder / "kernels.o")]
+    command = [*toolchain_for(machine_of(target), "musl").compiler, "-static", "-O1", f"-I{_RUNTIME}", *sources, "-lm"]
+    done = subprocess.run([*command, "-o", str(folder / "kernels")], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder / "kernels"
+
+
+def run_emulated(
+    kernels: Sequence[Compiled], inputs: Sequence[Operands], shapes: Sequence[tuple[int, ...]], folder: Path, cpu: str
+) -> list[np.ndarray]:
+    """The results of kernels for one target on their operands, in plain layout, as qemu's `cpu` computes them. The
+    program in the folder is used if there is one."""
+    program = folder / "kernels" if (folder / "kernels").exists() else program_of(kernels, folder)
+    given = [k.arrays(i, shape) for k, i, shape in zip(kernels, inputs, shapes, strict=True)]
+    sent = b"".join(map(_sent, given))
+    done = subprocess.run(["qemu-aarch64", "-cpu", cpu, str(program)], input=sent, capture_output=True, check=False)
+    assert done.returncode == 0, (done.returncode, done.stderr)
+    results, at = [], 0
+    for kernel, arrays, shape in zip(kernels, given, shapes, strict=True):
+        out = arrays[-1]
+        results.append(kernel.plain(np.frombuffer(done.stdout, out.dtype, out.size, at).reshape(out.shape), shape))
+        at += out.nbytes
+    assert at == len(done.stdout)
+    return results
+
+
+def _sent(arrays: Sequence[np.ndarray]) -> bytes:
+    """A kernel's operands as the program reads them."""
+    parts = [struct.pack("<i", len(arrays))]
+    for array in arrays:
+        dtype = tvm_ffi.dtype(str(array.dtype))
+        parts.append(struct.pack("<3i", dtype.type_code, dtype.bits, array.ndim))
+        parts.append(struct.pack(f"<{array.ndim + 1}q", *array.shape, array.nbytes))
+        parts.append(np.ascontiguousarray(array).tobytes())
+    return b"".join(parts)
