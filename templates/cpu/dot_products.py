@@ -82,24 +82,23 @@ def _changed(change: str, sums: Any, products: Any) -> Any:
     return T.call_llvm_pure_intrin(change, sums, products, every, T.int32(lanes), dtype=f"int32x{lanes}")
 
 
-_PAIRS = Held("int16", "int16", 2, negated=True, beside=lambda blocks, pixels: min(blocks, pixels) + 2)
-
-
 def _all_operands(blocks: int, pixels: int) -> int:
     """Return how many registers hold operands where all of a step's are loaded first."""
     return blocks + pixels
 
 
+_LOADED = Held(beside=_all_operands)
+_PAIRS = Held("int16", "int16", 2, negated=True, beside=lambda blocks, pixels: blocks + pixels + 1)
 _LONG = Held("int8", group=2, beside=lambda blocks, pixels: blocks + pixels + 2)
 
 # The first whose feature the target has decides. vpmaddubsw, which AVX2 has for uint8 by int8, saturates its sums in
 # int16: pairs are widened to int16 before they are multiplied.
 _INSTRUCTIONS = (
     Products("avx512vnni", "llvm.x86.avx512.vpdpbusd.{bits}", Held(), _dot_product),
-    Products("avxvnni", "llvm.x86.avx512.vpdpbusd.{bits}", Held(), _dot_product),
+    Products("avxvnni", "llvm.x86.avx512.vpdpbusd.{bits}", _LOADED, _dot_product),
     Products("avx512bw", "llvm.x86.avx512.pmaddw.d.512", _PAIRS, _pair_product, 16),
     Products("avx2", "llvm.x86.avx2.pmadd.wd", _PAIRS, _pair_product, 8),
-    Products("i8mm", "llvm.aarch64.neon.usdot", Held(beside=_all_operands), _dot_product, 4),
+    Products("i8mm", "llvm.aarch64.neon.usdot", _LOADED, _dot_product, 4),
     Products("dotprod", "llvm.aarch64.neon.sdot", Held("int8", beside=_all_operands), _dot_product, 4),
     Products("neon", "llvm.aarch64.neon.smull", _LONG, _long_product, 4),
 )

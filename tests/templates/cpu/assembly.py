@@ -6,7 +6,7 @@ import re
 
 _LABEL = re.compile(r"(\.L\w+):")
 _BRANCH = re.compile(r"\s+(?:j\w+|b(?:\.\w+)?|cbn?z|tbn?z)\s+(?:.*\s)?(\.L\w+)")
-_STACK = re.compile(r"\(%rsp|\(%rbp|\[sp")
+_STACK = re.compile(r"\(%rsp|\[sp")
 _VECTOR = re.compile(r"%[xyz]mm\d|\b[qdv]\d")
 
 
