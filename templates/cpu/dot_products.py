@@ -29,7 +29,8 @@ class Products:
     """An instruction that a CPU with the LLVM feature `feature` has. `instruction` is LLVM's name of it, in which
     {bits} stands for those of a vector of `lanes` int32 sums; 0 lanes mean as many as the CPU's vectors have. `held`
     says what it multiplies. `code` makes the expression for new sums of old sums, the group of each pixel's values in
-    an integer as wide as the group, and (lanes * group) weights.
+    an integer as wide as the group, and (lanes * group) weights. `pays` tells whether quantised networks are faster in
+    integers than in float32.
     """
 
     feature: str
@@ -37,6 +38,7 @@ class Products:
     held: Held
     code: _Code
     lanes: int = 0
+    pays: bool = True
 
     @property
     def name(self) -> str:
@@ -100,7 +102,9 @@ _INSTRUCTIONS = (
     Products("avx2", "llvm.x86.avx2.pmadd.wd", _PAIRS, _pair_product, 8),
     Products("i8mm", "llvm.aarch64.neon.usdot", _LOADED, _dot_product, 4),
     Products("dotprod", "llvm.aarch64.neon.sdot", Held("int8", beside=_all_operands), _dot_product, 4),
-    Products("neon", "llvm.aarch64.neon.smull", _LONG, _long_product, 4),
+    # Winograd's algorithm in float32 needs about half of the time that this takes for 3x3 convolutions, which most
+    # networks spend their time in; other layers gain (estimated by benchmarks/arm_int8.py).
+    Products("neon", "llvm.aarch64.neon.smull", _LONG, _long_product, 4, pays=False),
 )
 
 

@@ -16,6 +16,7 @@ from tvm import te, tirx
 from tvm.s_tir import Schedule
 from tvm.target import Target
 
+from templates.blocking import divisors
 from templates.cpu.dot_products import Products, intrinsic, multiplied_by, products_of
 from templates.cpu.isa import vector_unit
 from templates.cpu.winograd import Winograd, schedule_input, schedule_output
@@ -68,8 +69,11 @@ class IntegerWinograd(Winograd):
         }
         knobs = tuple(Knob(k.name, tuple(filter(kept.get(k.name, lambda _: True), k.values))) for k in space.knobs)
         constraint = Constraint("the register tile does not fit beside its operands", fits)
-        seeds = _seeds(problem, fits, registers)
+        seeds = _seeds(problem, fits, registers, max(divisors(steps, 4)))
         return replace(space, knobs=knobs, constraints=(*space.constraints, constraint), seeds=seeds)
+
+    def leads(self, target: Target) -> bool:
+        return True
 
     def pack_weight(self, workload: Workload, target: Target, config: Config, weight: np.ndarray) -> np.ndarray:
         blocks, group = (
@@ -87,10 +91,10 @@ class IntegerWinograd(Winograd):
         return _schedule(problem, func, config.knobs, intrinsic(products))
 
 
-def _seeds(p: WinogradTiles, fits: Callable[[Values], bool], registers: int) -> tuple[Values, ...]:
+def _seeds(p: WinogradTiles, fits: Callable[[Values], bool], registers: int, ui: int) -> tuple[Values, ...]:
     """Return the register tiles with the fewest loads per multiply-add, with all stages per row of tiles where they
     divide one, and with all stages at the root."""
-    common = {"m": _M, "ui": 1, "inner": "pixels", "prefetch": 0}
+    common = {"m": _M, "ui": ui, "inner": "pixels", "prefetch": 0}
     found = [dict(zip(("ob", "tiles"), tile, strict=True)) for tile in p.blocks.register_tiles(p.tiles, registers)]
     fitting = [tile for tile in found if fits(tile)]
     dividing = [v for v in fitting if p.tiles_x % v["tiles"] == 0 and p.blocks.out_blocks % v["ob"] == 0]

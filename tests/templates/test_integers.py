@@ -20,13 +20,13 @@ from templates.lowering import build
 from templates.reference import random_operands, reference, relative_error, same_integers
 from templates.template import AnchorTemplate, search_space, template_named
 from templates.workloads import Conv2d, Dense
-from tests.templates.cpu.assembly import hot_loop, stack_accesses
 from tests.templates.cpu.integer_cpus import ARM, TARGETS, X86, operands_of_extremes, x86
 from tests.templates.emulated import needs_qemu, run_emulated
 from tests.templates.support import Compiled, host_target
 from tuner.measure.codegen.toolchain import machine_of
 from tuner.measure.targets.kinds import anchor_kinds, anchor_operands
 from tuner.module.cpu_features import missing_features, required_features
+from tuner.report.hot_loop import in_assembly
 from tuning_db.record import Workload
 
 SAME3 = (1, 1, 1, 1)
@@ -63,14 +63,15 @@ def _right(result: np.ndarray, expected: np.ndarray) -> bool:
 
 
 def _kernels(workload: Workload, target: Target, samples: int) -> list[Compiled]:
-    """The first seed of a workload's only space, and random configs."""
-    rng, space = random.Random(7), search_space(workload, target)
+    """The first seed of each of a workload's spaces, and random configs."""
+    rng, space, kernels = random.Random(7), search_space(workload, target), []
     assert space is not None
-    (one,) = space.spaces
-    template = template_named(one.template)
-    assert isinstance(template, AnchorTemplate)
-    configs = [one.seed_configs()[0], *filter(None, (one.sample(rng) for _ in range(samples)))]
-    return [Compiled(template, workload, target, config) for config in configs]
+    for one in space.spaces:
+        template = template_named(one.template)
+        assert isinstance(template, AnchorTemplate)
+        configs = [one.seed_configs()[0], *filter(None, (one.sample(rng) for _ in range(samples)))]
+        kernels += [Compiled(template, workload, target, config) for config in configs]
+    return kernels
 
 
 @pytest.mark.parametrize("cpu", ["host", *X86])
@@ -120,11 +121,16 @@ SPILLING = {("vpdpbusd 256", "conv3x3"), ("vpdpbusd 256", "conv3x3_strided"), ("
 @pytest.mark.parametrize("name", HOT)
 def test_hot_loops_multiply_vectors_in_registers(name: str, cpu: str) -> None:
     instruction, _, bits = cpu.partition(" ")
-    (kernel,) = _kernels(HOT[name], TARGETS[cpu], 0)
-    loop = hot_loop(kernel.build().inspect_source("asm"), instruction)
     register = {"512": "%zmm", "256": "%ymm", "": "v"}[bits]
-    assert all(register in line for line in loop if instruction in line)
-    assert len(stack_accesses(loop)) <= (len(loop) // 10 if (cpu, name) in SPILLING else 0), "\n".join(loop)
+    for kernel in _kernels(HOT[name], TARGETS[cpu], 0):
+        text = kernel.build().inspect_source("asm")
+        loop = in_assembly(text)
+        assert loop is not None
+        found = [line for line in text.splitlines()[loop.first : loop.last + 1] if f"{instruction}\t" in line]
+        assert len(found) == loop.multiply_adds >= 8
+        assert all(register in line for line in found)
+        spilled = (loop.stack_stores or 0) + (loop.stack_loads or 0)
+        assert spilled <= (loop.instructions // 10 if (cpu, name) in SPILLING else 0), kernel.config
 
 
 @pytest.mark.parametrize("cpu", [*X86, *ARM])
