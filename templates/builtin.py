@@ -13,6 +13,7 @@ from templates.cpu.integer_direct import IntegerConv, IntegerConvPlain
 from templates.cpu.integer_winograd import IntegerWinograd
 from templates.cpu.winograd import Winograd
 from templates.gpu.attention import GpuAttention
+from templates.gpu.attention_rows import RowsAttention
 from templates.gpu.batch_matmul import GpuBatchMatmul
 from templates.gpu.dense import GpuDense
 from templates.gpu.depthwise import GpuDepthwise
@@ -45,6 +46,7 @@ for _template in (
     GpuDense(),
     GpuBatchMatmul(),
     GpuAttention(),
+    RowsAttention(),
     GpuWinograd(),
     GpuWinogradGroup(),
     GpuDepthwise(),

@@ -31,9 +31,9 @@ def build(func: tirx.PrimFunc, target: Target) -> Any:
 def finished(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
     """Return a scheduled function as it is compiled: with functions of vectors, and for a CPU with whole vectors. Work
     items check bounds for themselves."""
-    if target.kind.name == "llvm":
-        func = with_whole_vectors(with_plain_bounds(func))
-    return with_vector_math(func, target)
+    if target.kind.name != "llvm":
+        return with_vector_math(func, target)
+    return with_whole_vectors(with_plain_bounds(with_vector_math(func, target)))
 
 
 def compiled(functions: tirx.PrimFunc | IRModule, target: Target, *instruments: Any) -> Any:

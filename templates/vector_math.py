@@ -21,6 +21,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.target import Target
 
+from templates import bounds
 from templates.bounds import bind
 from templates.cpu.isa import has_feature
 
@@ -96,7 +97,7 @@ def exp(x: Any, times_power: Callable[[Any, Any], Any] = _times_power) -> Any:
         return bind(x - whole * _f32(_LN2_HIGH) - whole * _f32(_LN2_LOW), lambda r: scaled(r, rounded))
 
     def scaled(rest: Any, rounded: Any) -> Any:
-        power = _polynomial(_EXP, rest) * (rest * rest) + rest + _f32(1)
+        power = _polynomial((*_EXP, 1.0, 1.0), rest)
         return times_power(power, _bits(rounded) - _i32(_ROUND_BITS))
 
     return bind(_within(x, _LEAST_EXPONENT, _LARGEST_EXPONENT), powers)
@@ -203,14 +204,13 @@ def _float(bits: Any) -> Any:
     return tirx.reinterpret("float32", bits)
 
 
+def _within(x: Any, least: float, largest: float) -> Any:
+    """Bound x, but keep NaN."""
+    return bounds.within(x, _f32(least), _f32(largest))
+
+
 def _power_of_two(exponent: Any) -> Any:
     return _float((exponent + _i32(_EXPONENT_BIAS)) << _i32(_MANTISSA_BITS))
-
-
-def _within(x: Any, least: float, largest: float) -> Any:
-    """Bound x, but keep NaN: comparisons with it are false."""
-    x = tirx.Select(x > _f32(largest), _f32(largest), x)
-    return tirx.Select(x < _f32(least), _f32(least), x)
 
 
 def _odd_ratio(x: Any, largest: float, upper: Sequence[float], lower: Sequence[float]) -> Any:
@@ -219,7 +219,7 @@ def _odd_ratio(x: Any, largest: float, upper: Sequence[float], lower: Sequence[f
     def of(x: Any) -> Any:
         return bind(x * x, lambda s: x * (_polynomial(upper, s) / _polynomial(lower, s)))
 
-    return bind(bind(_within(x, -largest, largest), of), lambda ratio: _within(ratio, -1.0, 1.0))
+    return _within(bind(_within(x, -largest, largest), of), -1.0, 1.0)
 
 
 def _polynomial(coefficients: Sequence[float], x: Any) -> Any:

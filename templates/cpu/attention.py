@@ -8,7 +8,7 @@ lanes) and values as (columns, vectors, lanes), once for each part of a head's r
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +33,7 @@ _SEEDED_ROWS, _SEEDED_UNROLLED = 10, 200
 _PARTS = (1, 2, 3, 4, 6, 8)
 _CHUNKS = 4  # for each thread, so that one which is late holds up little
 _TERMS = (1, 2, 4, 8)
-_ROW_STAGES = ("total", "lane_sums", "powers", "largest", "lane_maxima", "scores", "sums", "queries")
+ROW_STAGES = ("total", "lane_sums", "powers", "largest", "lane_maxima", "scores", "sums", "queries")
 
 
 class TiledAttention(Template):
@@ -50,18 +50,18 @@ class TiledAttention(Template):
     def space(self, workload: Workload, target: Target) -> Space | None:
         if target.kind.name != "llvm":
             return None
-        problem = _Problem(Attention.of(workload), vector_unit(target).lanes)
+        problem = TiledProblem(Attention.of(workload), vector_unit(target).lanes)
         accumulators = vector_unit(target).accumulators
-        knobs = _knobs(problem)
-        constraints = _constraints(problem, accumulators)
-        seeds = _seeds(problem, {knob.name: knob.values for knob in knobs}, accumulators, threads_of(target))
+        knobs = tile_knobs(problem)
+        constraints = tile_constraints(problem, accumulators)
+        seeds = tile_seeds(problem, {knob.name: knob.values for knob in knobs}, accumulators, threads_of(target))
         valid = valid_seeds(seeds, knobs, constraints)
-        return Space(self.name, knobs, constraints, valid, lambda v: _features(problem, v))
+        return Space(self.name, knobs, constraints, valid, lambda v: tile_features(problem, v))
 
     def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
-        problem = _Problem(Attention.of(workload), vector_unit(target).lanes)
+        problem = TiledProblem(Attention.of(workload), vector_unit(target).lanes)
         adjacent = problem.view.operands["key"][0].token == 1
-        return _schedule(_compute(problem, config.knobs), config.knobs, keys_in_vectors=adjacent)
+        return _schedule(tiled_compute(problem, config.knobs), config.knobs, keys_in_vectors=adjacent)
 
     def spread(self, workload: Workload, target: Target, config: Config) -> Config:
         view = Attention.of(workload)
@@ -70,7 +70,9 @@ class TiledAttention(Template):
 
 
 @dataclass(frozen=True)
-class _Problem:
+class TiledProblem:
+    """Holds a workload, and the lanes of the vectors that its keys and values are packed in."""
+
     view: Attention
     lanes: int
 
@@ -91,7 +93,8 @@ class _Problem:
         return -(-self.view.columns // wide) * wide
 
 
-def _knobs(problem: _Problem) -> tuple[Knob, ...]:
+def tile_knobs(problem: TiledProblem, parts: Sequence[int] = _PARTS) -> tuple[Knob, ...]:
+    """Return the knobs of a tile. A head is cut into one of `parts`."""
     view = problem.view
     return (
         Knob("rows", tile_sizes(view.rows, 24)),
@@ -101,11 +104,13 @@ def _knobs(problem: _Problem) -> tuple[Knob, ...]:
         Knob("vb", divisors(problem.value_vectors, 8)),
         Knob("ki", tuple(k for k in _TERMS if view.depth % k == 0)),
         Knob("kj", tuple(k for k in _TERMS if k <= view.columns)),
-        Knob("parts", tuple(p for p in _PARTS if p <= view.rows)),
+        Knob("parts", tuple(p for p in parts if p <= view.rows)),
     )
 
 
-def _constraints(problem: _Problem, accumulators: int) -> tuple[Constraint, ...]:
+def tile_constraints(problem: TiledProblem, accumulators: int) -> tuple[Constraint, ...]:
+    """Return what makes a tile valid for a processor that sums up in this many vectors."""
+
     def unrolled(v: Values) -> int:
         return max(v["nb"] * v["score_rows"] * v["ki"], v["vb"] * v["value_rows"] * v["kj"])
 
@@ -122,7 +127,7 @@ def _constraints(problem: _Problem, accumulators: int) -> tuple[Constraint, ...]
     )
 
 
-def _seeds(problem: _Problem, values: Mapping[str, Any], accumulators: int, threads: int) -> Iterator[Values]:
+def tile_seeds(problem: TiledProblem, values: Mapping[str, Any], accumulators: int, threads: int) -> Iterator[Values]:
     """Yield the tiles whose two products take the least time together, with as few parts as give all threads the same
     work, and with more. The last is the smallest tile."""
     view = problem.view
@@ -155,7 +160,8 @@ def _seeds(problem: _Problem, values: Mapping[str, Any], accumulators: int, thre
     yield {name: min(held) for name, held in values.items()}
 
 
-def _features(problem: _Problem, v: Values) -> Mapping[str, float]:
+def tile_features(problem: TiledProblem, v: Values) -> Mapping[str, float]:
+    """Return what a cost model knows of a tile."""
     view = problem.view
     scores, products = v["nb"] * v["score_rows"], v["vb"] * v["value_rows"]
     return {
@@ -169,7 +175,8 @@ def _features(problem: _Problem, v: Values) -> Mapping[str, float]:
     }
 
 
-def _compute(problem: _Problem, v: Values) -> tirx.PrimFunc:
+def tiled_compute(problem: TiledProblem, v: Values) -> tirx.PrimFunc:
+    """Return the function, whose stages are named as in the schedule, without a schedule."""
     view, given = problem.view, Given.of(problem.view)
     powers, total = _softmax(problem, given, v)
     lanes, wide, width = problem.lanes, v["vb"] * problem.lanes, v["nb"] * problem.lanes
@@ -199,7 +206,7 @@ def _compute(problem: _Problem, v: Values) -> tirx.PrimFunc:
     return te.create_prim_func([*given.tensors.values(), out])
 
 
-def _softmax(problem: _Problem, given: Given, v: Values) -> tuple[te.Tensor, te.Tensor]:
+def _softmax(problem: TiledProblem, given: Given, v: Values) -> tuple[te.Tensor, te.Tensor]:
     """Return the powers of the scores (heads, rows, tiles, nb, lanes), which are 0 beyond the last key, and their sums
     (heads, rows)."""
     scores = _scores(problem, given, v)
@@ -221,7 +228,7 @@ def _softmax(problem: _Problem, given: Given, v: Values) -> tuple[te.Tensor, te.
     return powers, total
 
 
-def _scores(problem: _Problem, given: Given, v: Values) -> te.Tensor:
+def _scores(problem: TiledProblem, given: Given, v: Values) -> te.Tensor:
     """Return the scores (heads, rows, tiles, nb, lanes), which are -inf beyond the last key."""
     view, lanes, nb = problem.view, problem.lanes, v["nb"]
     heads, rows, wide = view.batch * view.heads, problem.padded_rows(v), v["nb"] * problem.lanes
@@ -254,16 +261,8 @@ def _scores(problem: _Problem, given: Given, v: Values) -> te.Tensor:
 def _schedule(func: tirx.PrimFunc, v: Values, *, keys_in_vectors: bool) -> tirx.PrimFunc:
     """Schedule the loops as: heads and parts | tiles of rows | register tiles."""
     sch = new_schedule(func)
-    attended = sch.get_sblock("attended")
-    g, i, outer, inner, x = sch.get_loops(attended)
-    part, tile, upper, row = sch.split(i, [v["parts"], None, v["rows"] // v["value_rows"], v["value_rows"]])
-    sch.reorder(upper, outer, row, inner, x)
-    chunk = sch.fuse(g, part)
+    chunk, _ = tile_rows(sch, v)
     sch.parallel(chunk)
-    sch.reverse_compute_inline(sch.get_sblock("out"))
-    sch.compute_at(sch.get_sblock("products"), outer, preserve_unit_loops=True)
-    for name in _ROW_STAGES:
-        sch.compute_at(sch.get_sblock(name), tile, preserve_unit_loops=True)
     for name in ("keys", "values"):
         sch.compute_at(sch.get_sblock(name), chunk, preserve_unit_loops=True)
     depth, vector, lane = sch.get_loops(sch.get_sblock("keys"))[-3:]
@@ -271,13 +270,33 @@ def _schedule(func: tirx.PrimFunc, v: Values, *, keys_in_vectors: bool) -> tirx.
     if keys_in_vectors:
         sch.vectorize(lane)
     sch.vectorize(sch.get_loops(sch.get_sblock("values"))[-1])
-    unroll_tile(sch, sch.get_loops(attended)[-3:])
+    schedule_tile(sch, v)
+    return sch.mod["main"]
+
+
+def tile_rows(sch: Schedule, v: Values) -> tuple[Any, Any]:
+    """Compute all stages but the packing of keys and values in the loop over tiles of rows. Return the loop over heads
+    and parts and, inside of it, that over tiles."""
+    attended = sch.get_sblock("attended")
+    g, i, outer, inner, x = sch.get_loops(attended)
+    part, tile, upper, row = sch.split(i, [v["parts"], None, v["rows"] // v["value_rows"], v["value_rows"]])
+    sch.reorder(upper, outer, row, inner, x)
+    chunk = sch.fuse(g, part)
+    sch.reverse_compute_inline(sch.get_sblock("out"))
+    sch.compute_at(sch.get_sblock("products"), outer, preserve_unit_loops=True)
+    for name in ROW_STAGES:
+        sch.compute_at(sch.get_sblock(name), tile, preserve_unit_loops=True)
+    return chunk, tile
+
+
+def schedule_tile(sch: Schedule, v: Values) -> None:
+    """Schedule the stages of a tile of rows, which stand in its loop already."""
+    unroll_tile(sch, sch.get_loops(sch.get_sblock("attended"))[-3:])
     _schedule_scores(sch, v)
     for name in ("lane_maxima", "lane_sums"):
         _by_lanes(sch, name)
     sch.vectorize(sch.get_loops(sch.get_sblock("powers"))[-1])
     _schedule_products(sch, v)
-    return sch.mod["main"]
 
 
 def _schedule_scores(sch: Schedule, v: Values) -> None:

@@ -15,6 +15,8 @@ from templates.cpu.stages import PARALLEL_VALUES
 
 _LEAST_ROWS = 4
 _MAX_ROW_VALUES = 1 << 14  # of all stages of a row, 64 KB
+_GROUPS = (4, 3, 2)  # rows that are computed together, as a processor then overlaps the chains of their sums
+_MAX_GROUP_VALUES = 1 << 11  # of all stages of a group, 8 KB
 
 
 def schedule_rows(sch: Schedule, lanes: int) -> Schedule | None:
@@ -36,11 +38,27 @@ def schedule_rows(sch: Schedule, lanes: int) -> Schedule | None:
 
 
 def _by_rows(sch: Schedule, names: list[str], depth: int) -> Schedule | None:
-    """Return the schedule with all stages computed in the outermost `depth` loops of the last. Return None if a stage
-    would compute a value for several rows, or cannot be moved."""
+    """Return the schedule with all stages computed in the outermost `depth` loops of the last, for a few rows at once
+    where they are short. Return None if a stage would compute a value for several rows, or cannot be moved."""
+    single = _by_groups(sch, names, depth, 1)
+    if single is None:
+        return None
+    found, rows, values = single
+    for group in _GROUPS:
+        if rows % group == 0 and values * group <= _MAX_GROUP_VALUES:
+            grouped = _by_groups(sch, names, depth, group)
+            return found if grouped is None else grouped[0]
+    return found
+
+
+def _by_groups(sch: Schedule, names: list[str], depth: int, group: int) -> tuple[Schedule, int, int] | None:
+    """Return the schedule for groups of rows, the number of groups, and the values of all stages of one. Return None as
+    `_by_rows` does."""
     sch = sch.copy()
     loops = sch.get_loops(sch.get_sblock(names[-1]))
     row = sch.fuse(*loops[:depth]) if depth > 1 else loops[0]
+    if group > 1:
+        row, _ = sch.split(row, [None, group])
     rows, values = extents_of(sch, [row])[0], 0
     for name in reversed(names[:-1]):
         block = sch.get_sblock(name)
@@ -58,7 +76,7 @@ def _by_rows(sch: Schedule, names: list[str], depth: int) -> Schedule | None:
         return None
     if rows * values >= PARALLEL_VALUES:
         sch.parallel(row)
-    return sch
+    return sch, rows, values
 
 
 def _vectorise(sch: Schedule, name: str, lanes: int) -> None:

@@ -21,6 +21,9 @@ Rewrite = Callable[[str, Target], str]
 
 _REWRITES: list[Rewrite] = []
 _PREFETCH = "edgetune_prefetch"
+_VECTORS = (2, 4, 8, 16)
+_INTEGERS = ("int", "uint", "char", "uchar", "short", "ushort", "long", "ulong")
+_OPTIONAL = re.compile(r"\b(half|double)\d*\b")
 _INDEX = re.compile(r"convert_int\((get_(?:group|local)_id\(\d\))\)")
 
 
@@ -63,6 +66,44 @@ def with_prefetch(code: str, _target: Target) -> str:
         return code
     fetch = f"__builtin_prefetch((const __private void*)(ulong)(address), 0, {LOCALITY})"
     return f"#define {_PREFETCH}(address) {fetch}\n{code}"
+
+
+@rewrites_opencl
+def with_whole_accesses(code: str, target: Target) -> str:
+    """Read and write a vector of floats by one access on a CPU.
+
+    PoCL's vload and vstore are accesses of two values. LLVM joins those of memory that others see, but leaves arrays of
+    an item's own cut into such pairs. Kernels with types that not all drivers have (half, double) stay as they are.
+    """
+    limits = gpu_limits(target)
+    if limits is None or limits.family != "cpu" or _OPTIONAL.search(code):
+        return code
+    widths = [width for width in _VECTORS if f"vload{width}(" in code or f"vstore{width}(" in code]
+    return "".join(_accesses(width) for width in widths) + code
+
+
+def _accesses(width: int) -> str:
+    """Return macros that take the place of vload and vstore, and the functions that they call."""
+    vector, guard = f"edgetune_float{width}", f"EDGETUNE_VECTORS_OF_{width}"
+    lines = [f"typedef float{width} {vector} __attribute__((aligned(4)));"]
+    for space in ("__global", "__local", "__private"):
+        at = f"{space} {vector}*)(p + i * {width})"
+        lines += _functions(width, space, "float", f"return *(const {at};", f"*({at} = v;")
+        for kind in _INTEGERS:
+            lines += _functions(width, space, kind, f"return vload{width}(i, p);", f"vstore{width}(v, i, p);")
+    for name in (f"vload{width}", f"vstore{width}"):
+        lines += [f"#undef {name}", f"#define {name} edgetune_{name}"]  # it is a macro already in PoCL
+    # a program has the text of several kernels
+    return "\n".join([f"#ifndef {guard}", f"#define {guard}", *lines, "#endif"]) + "\n"
+
+
+def _functions(width: int, space: str, kind: str, load: str, store: str) -> list[str]:
+    """Return two functions with these bodies, for vectors of a type in an address space."""
+    begin, vector = "static inline __attribute__((overloadable, always_inline))", f"{kind}{width}"
+    return [
+        f"{begin} {vector} edgetune_vload{width}(ulong i, const {space} {kind}* p) {{ {load} }}",
+        f"{begin} void edgetune_vstore{width}({vector} v, ulong i, {space} {kind}* p) {{ {store} }}",
+    ]
 
 
 def _rewritten(code: str, target: Target) -> str:

@@ -8,7 +8,7 @@ import tvm
 from tvm import te, tirx
 
 from templates.gpu.limits import GpuLimits, gpu_target
-from templates.gpu.opencl_text import prefetch, with_prefetch, with_wide_indices
+from templates.gpu.opencl_text import prefetch, with_prefetch, with_whole_accesses, with_wide_indices
 from templates.lowering import lowering_context
 from templates.rewrite import mark, wrap_marked_loop
 from templates.stages import new_schedule
@@ -72,3 +72,46 @@ def test_what_is_prefetched_may_lie_outside(platform: str) -> None:
     out = tvm.runtime.tensor(np.zeros(64, "float32"), found.device)
     built["main"](tvm.runtime.tensor(values, found.device), out)
     np.testing.assert_array_equal(out.numpy(), values + 1)
+
+
+VECTORS = "vstore8(vload8(0, a_ptr + 1), 0, b_ptr + 2);"
+
+
+def test_a_processor_accesses_whole_vectors() -> None:
+    found = with_whole_accesses(VECTORS, CPU)
+    assert found.endswith(VECTORS)
+    assert "#define vload8 edgetune_vload8" in found
+    assert "vload4" not in found
+    assert with_whole_accesses(KERNEL, CPU) == KERNEL
+    assert with_whole_accesses(f"half x; {VECTORS}", CPU) == f"half x; {VECTORS}"
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_a_gpu_keeps_its_own_accesses(name: str) -> None:
+    assert with_whole_accesses(VECTORS, gpu(name)) == VECTORS
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+def test_vectors_may_begin_anywhere(platform: str, dtype: str) -> None:
+    """An item's own array is written in vectors from an odd address on, and read in vectors and value by value."""
+    found: Driver = driver(platform)
+    data = te.placeholder((4, 33), dtype, name="data")
+    own = te.compute((4, 32), lambda i, j: data[i, j + 1] + tirx.const(1, dtype), name="own")
+    out = te.compute((4, 32), lambda i, j: own[i, j] + own[i, (j * 5) % 32], name="out")
+    schedule = new_schedule(te.create_prim_func([data, out]))
+    (group, columns), stage = schedule.get_loops(schedule.get_sblock("out")), schedule.get_sblock("own")
+    group, item = schedule.split(group, [None, 2])
+    schedule.bind(group, "blockIdx.x")
+    schedule.bind(item, "threadIdx.x")
+    schedule.compute_at(stage, item)
+    schedule.set_scope(stage, 0, "local")
+    schedule.vectorize(schedule.split(schedule.get_loops(stage)[-1], [None, 8])[1])
+    schedule.vectorize(schedule.split(columns, [None, 8])[1])
+    with lowering_context():
+        built = tvm.tirx.build(schedule.mod["main"], target=found.target())
+    values = np.arange(4 * 33).reshape(4, 33).astype(dtype)
+    result = tvm.runtime.tensor(np.zeros((4, 32), dtype), found.device)
+    built["main"](tvm.runtime.tensor(values, found.device), result)
+    held = values[:, 1:] + values.dtype.type(1)
+    np.testing.assert_array_equal(result.numpy(), held + held[:, np.arange(32) * 5 % 32])

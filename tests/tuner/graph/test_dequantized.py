@@ -5,32 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import onnx
 import onnxruntime
 import pytest
-from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
 from templates.cpu.dot_products import products_of
 from templates.integers import INTEGERS
 from tests.templates.support import host_target
 from tests.tuner.graph.networks import Net, calls, run
+from tests.tuner.graph.quantised import image, quantise, step_of
 from tuner.graph import FusedGraph, fuse, load_onnx
 
 QOPERATOR = "qoperator"
 SHAPE = (1, 3, 32, 32)
 needs_dot_products = pytest.mark.skipif(products_of(host_target()) is None, reason="the processor has no dot products")
-
-
-def _image(seed: int) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal(SHAPE).astype(np.float32)
-
-
-class _Images(CalibrationDataReader):
-    def __init__(self) -> None:
-        self._images = iter([{"x": _image(seed)} for seed in range(3)])
-
-    def get_next(self) -> dict[str, np.ndarray] | None:
-        return next(self._images, None)
 
 
 def _network(path: Path) -> Path:
@@ -50,16 +37,14 @@ def _network(path: Path) -> Path:
 def quantized(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp(request.param)
     signed, operators = request.param.startswith("s8"), request.param == QOPERATOR
-    quantize_static(
+    return quantise(
         _network(folder / "float.onnx"),
         folder / "net.onnx",
-        _Images(),
-        quant_format=QuantFormat.QOperator if operators else QuantFormat.QDQ,
-        per_channel=request.param.endswith("channels"),
-        activation_type=QuantType.QInt8 if signed else QuantType.QUInt8,
-        weight_type=QuantType.QInt8,
+        SHAPE,
+        channels=request.param.endswith("channels"),
+        signed=signed,
+        operators=operators,
     )
-    return folder / "net.onnx"
 
 
 def _graph(path: Path) -> FusedGraph:
@@ -85,19 +70,12 @@ def test_results_are_those_of_onnxruntime(quantized: Path, optimised: bool) -> N
     session, graph = onnxruntime.InferenceSession(str(quantized), options), _graph(quantized)
     steps = []
     for seed in range(10, 14):
-        image = _image(seed)
-        (wanted,) = session.run(None, {"x": image})
-        (result,) = run(graph, host_target(), {"x": image}).values()
-        steps.append(np.abs(result - wanted) / _step(quantized))
+        data = image(SHAPE, seed)
+        (wanted,) = session.run(None, {"x": data})
+        (result,) = run(graph, host_target(), {"x": data}).values()
+        steps.append(np.abs(result - wanted) / step_of(quantized))
     assert np.max(steps) < 1.5
     assert np.mean(np.array(steps) > 0.5) < 0.1
-
-
-def _step(path: Path) -> float:
-    """The size of a step of the model's result."""
-    model = onnx.load(path)
-    last = next(node for node in model.graph.node if node.output[0] == model.graph.output[0].name)
-    return float(next(onnx.numpy_helper.to_array(t) for t in model.graph.initializer if t.name == last.input[1]))
 
 
 @needs_dot_products
@@ -110,8 +88,8 @@ def test_images_stay_in_blocks(quantized: Path) -> None:
 
 
 def test_without_dot_products_the_same_results_come_from_float32(quantized: Path) -> None:
-    graph, image = fuse(load_onnx(quantized)), _image(20)
+    graph, data = fuse(load_onnx(quantized)), image(SHAPE, 20)
     assert {a.workload.dtype for a in graph.anchors} == {"float32"}
-    (wanted,) = onnxruntime.InferenceSession(str(quantized)).run(None, {"x": image})
-    (result,) = run(graph, host_target(), {"x": image}).values()
-    assert np.abs(result - wanted).max() < 1.5 * _step(quantized)
+    (wanted,) = onnxruntime.InferenceSession(str(quantized)).run(None, {"x": data})
+    (result,) = run(graph, host_target(), {"x": data}).values()
+    assert np.abs(result - wanted).max() < 1.5 * step_of(quantized)

@@ -7,7 +7,7 @@ a known function of one value (silu or hard swish, however it was written) are r
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -113,6 +113,7 @@ _ARITHMETIC: dict[str, Callable[..., Any]] = {
     "negative": np.negative,
     "abs": np.abs,
     "log": np.log,
+    "sqrt": np.sqrt,
     "erf": np_erf,
     "power": np.power,
     "equal": np.equal,
@@ -120,9 +121,11 @@ _ARITHMETIC: dict[str, Callable[..., Any]] = {
 }
 
 
-def _evaluate(call: Any, known: dict[Var, np.ndarray]) -> np.ndarray | None:
-    """Evaluate a point-wise operator on the probes. `known` has the values of the variables that were evaluated so far.
-    Return None if the operator is not point-wise or reads another variable."""
+def evaluate(call: Any, known: Mapping[Var, np.ndarray]) -> np.ndarray | None:
+    """Evaluate a point-wise operator. `known` has the values of the variables that were evaluated so far.
+
+    Return None if the operator is not point-wise or reads another variable.
+    """
     text = _single(call)
     if text is not None:
         arguments = [known.get(a) for a in operands(call) if isinstance(a, Var)]
@@ -144,7 +147,7 @@ def _composite(graph: Bindings, start: Var) -> Activation | None:
         if not pending or (at := min(pending)) == OUTPUT:
             return None
         with np.errstate(all="ignore"):
-            value = _evaluate(graph.values[at], known)
+            value = evaluate(graph.values[at], known)
         if value is None:
             return None
         out = graph.variables[at]

@@ -20,9 +20,11 @@ import numpy as np
 from tvm.ir import Var
 
 from templates.workloads import Conv2d, Dense
+from tuner.graph.fusion.byte_moves import with_moved_bytes
 from tuner.graph.fusion.chain import Anchor, Chain
 from tuner.graph.fusion.integers import fits, integer_steps
-from tuner.graph.fusion.steps import FusedGraph, OperatorStep, PlainStep, Step, alive_steps
+from tuner.graph.fusion.steps import FusedGraph, OperatorStep, PlainStep, Step, alive_steps, reads_of
+from tuner.graph.fusion.tables import tables_of
 from tuner.graph.ir.bindings import Bindings, dtype_of, shape_of
 from tuner.graph.ir.integers import REALS, exact_parts, integer_product
 from tuner.graph.ir.model import Model
@@ -33,7 +35,7 @@ from tuner.graph.ir.simplify import constant, is_call
 def fuse(model: Model, *, integers: bool = False) -> FusedGraph:
     """Find the anchors of a model and fuse their epilogues. If `integers`, products of 8-bit integers become anchors
     that multiply integers, which only some devices have kernels for; otherwise they are computed in float32."""
-    module = exact_parts(model.module, fits) if integers else exact_parts(model.module)
+    module = exact_parts(with_moved_bytes(model.module), fits) if integers else exact_parts(model.module)
     model = replace(model, module=module)
     graph = Bindings.of(module["main"])
     claimed: set[int] = set()
@@ -51,9 +53,11 @@ def fuse(model: Model, *, integers: bool = False) -> FusedGraph:
         if found is not None:
             claimed.update(found[0])
             steps[max(found[0])] = found[1]
+    read = [expr for found in steps.values() for step in found for expr in reads_of(step)]
+    tables = tables_of(graph, claimed, read) if integers else {}
     for i, (var, value) in enumerate(zip(graph.variables, graph.values, strict=True)):
         if i not in claimed:
-            steps[i] = [_step(model.node_names.get(var.name, var.name), value, var)]
+            steps[i] = [_step(model.node_names.get(var.name, var.name), tables.get(i, value), var)]
     ordered = [step for i in sorted(steps) for step in steps[i]]
     return FusedGraph(model, alive_steps(ordered, graph.outputs), graph.outputs)
 

@@ -31,6 +31,7 @@ from tuner.graph.lowering.emit import (
 )
 from tuner.graph.lowering.pooling import Window, average_pool, average_weights, global_pool, max_pool
 from tuner.graph.lowering.resizing import key_of, resize, takes_one_pixel
+from tuner.graph.lowering.tables import is_lookup
 
 Blocked = tuple[Any, Layout]
 _STORED = (*FLOATS, "uint8", "int8", "int32")  # how the values of images are stored that anchors read and write
@@ -109,6 +110,17 @@ def _operand(emitter: Emitter, forms: Forms, arg: Any, *, shape: tuple[int, ...]
     if c == shape[1]:
         return forms.get(arg, layout)
     return emitter.builder.emit(relax.op.reshape(forms.get(arg, PLAIN), (n, 1, h, w, 1)))
+
+
+def _lookup(emitter: Emitter, forms: Forms, call: Any, out: Var, block: int | None) -> Blocked | None:
+    if _image(out, _STORED) is None or not is_lookup(call):
+        return None
+    table, indices = call.args
+    block = _block(forms, [indices], block)
+    if not block:
+        return None
+    layout = Layout(block)
+    return emitter.builder.emit(Call(call.op, [table, forms.get(indices, layout)], call.attrs, call.ty_args)), layout
 
 
 def _window(call: Any, out: Var, dtypes: Collection[str] = FLOATS) -> Window | None:
@@ -218,7 +230,7 @@ def _emit_global(emitter: Emitter, forms: Forms, data: Any, *, layout: Layout, k
 def _concat(emitter: Emitter, forms: Forms, call: Any, _out: Var, block: int | None) -> Blocked | None:
     """Concatenate along height and width, and along channels if these fill whole blocks."""
     parts = list(call.args[0].fields) if isinstance(call.args[0], relax.Tuple) else []
-    images = [_image(part) for part in parts]
+    images = [_image(part, _STORED) for part in parts]
     block = _block(forms, parts, block)
     if not block or None in images or call.attrs.axis is None or int(call.attrs.axis) % 4 == 0:
         return None
@@ -231,8 +243,10 @@ def _concat(emitter: Emitter, forms: Forms, call: Any, _out: Var, block: int | N
 
 def _resize(emitter: Emitter, forms: Forms, call: Any, out: Var, block: int | None) -> Blocked | None:
     data, layout, attrs = call.args[0], Layout(_block(forms, call.args[:1], block)), call.attrs
-    shape, result = _image(data), _image(out)
+    shape, result = _image(data, _STORED), _image(out, _STORED)
     if not layout.block or shape is None or result is None or attrs.layout != "NCHW":
+        return None
+    if dtype_of(data) not in FLOATS and not takes_one_pixel(attrs):
         return None
     held = forms.get(data, layout)
     if not takes_one_pixel(attrs):
@@ -249,7 +263,7 @@ def _reshape(emitter: Emitter, forms: Forms, call: Any, out: Var, block: int | N
     """Reshape images of one pixel per channel. They lie in memory as in the plain form, so a single reshape leads out
     of the blocked form."""
     data, shape = call.args[0], shape_of(out)
-    image, block = _image(data), _block(forms, [data], block)
+    image, block = _image(data, _STORED), _block(forms, [data], block)
     if not block or image is None or shape is None or image[2] * image[3] != 1 or image[1] % block:
         return None
     return emitter.builder.emit(relax.op.reshape(forms.get(data, Layout(block)), shape)), PLAIN
@@ -258,7 +272,7 @@ def _reshape(emitter: Emitter, forms: Forms, call: Any, out: Var, block: int | N
 def _strided_slice(emitter: Emitter, forms: Forms, call: Any, out: Var, block: int | None) -> Blocked | None:
     """Slice along height and width, and along channels if whole blocks are cut out."""
     data, block = call.args[0], _block(forms, call.args[:1], block)
-    shape, result = _image(data), _image(out)
+    shape, result = _image(data, _STORED), _image(out, _STORED)
     if not block or shape is None or result is None or not all(isinstance(a, relax.Tuple) for a in call.args[1:]):
         return None
     axes, *bounds = [[int(i) for i in arg.fields] for arg in call.args[1:]]
@@ -281,7 +295,7 @@ def _move(emitter: Emitter, forms: Forms, call: Any, _out: Var, block: int | Non
     if move is None:
         return None
     (data,) = call.args[1].fields
-    block, shape = _block(forms, [data], block), _image(data)
+    block, shape = _block(forms, [data], block), _image(data, _STORED)
     if not block or shape is None or not move.keeps_blocks(shape[1], block):
         return None
     layout, dtype = Layout(block), str(data.ty.dtype)
@@ -308,4 +322,5 @@ _RULES: dict[str, Callable[[Emitter, Forms, Any, Var, int | None], Blocked | Non
     "reshape": _reshape,
     "squeeze": _reshape,
     "strided_slice": _strided_slice,
+    "take": _lookup,
 }

@@ -28,6 +28,7 @@ from tuner.graph.lowering.nans import KeepNaNs
 from tuner.graph.lowering.quantising import ClipToIntegers
 from tuner.graph.lowering.reshapes import JoinReshapes
 from tuner.graph.lowering.scans import PortableScans
+from tuner.graph.lowering.tables import LookUp
 
 REMEDY = "name the CPU behind the device, as in --device opencl:0,cpu"  # helps if a GPU cannot compute an operator
 
@@ -41,6 +42,7 @@ def finish(module: IRModule, target: Target) -> IRModule:
     fusing = [
         *([PortableScans()] if target.kind.name == "opencl" else []),
         LongSums(rows=_is_cpu(target)),  # on GPUs a group of work-items shares a row out
+        LookUp(target),
         JoinReshapes(),
         ClipToIntegers(),
         relax.backend.DispatchSampling(),

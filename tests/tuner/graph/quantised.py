@@ -1,0 +1,51 @@
+"""Quantise networks for tests, as onnxruntime's quantizer does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+
+
+def image(shape: Sequence[int], seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+class _Images(CalibrationDataReader):
+    def __init__(self, shape: Sequence[int]) -> None:
+        self._images = iter([{"x": image(shape, seed)} for seed in range(3)])
+
+    def get_next(self) -> dict[str, np.ndarray] | None:
+        return next(self._images, None)
+
+
+def quantise(
+    source: Path,
+    path: Path,
+    shape: Sequence[int],
+    *,
+    channels: bool = True,
+    signed: bool = False,
+    operators: bool = False,
+) -> Path:
+    """Quantise a model whose input "x" has this shape, in the QDQ form, or with quantised operators."""
+    quantize_static(
+        source,
+        path,
+        _Images(shape),
+        quant_format=QuantFormat.QOperator if operators else QuantFormat.QDQ,
+        per_channel=channels,
+        activation_type=QuantType.QInt8 if signed else QuantType.QUInt8,
+        weight_type=QuantType.QInt8,
+    )
+    return path
+
+
+def step_of(path: Path) -> float:
+    """Return the size of a step of a quantised model's result."""
+    model = onnx.load(path)
+    last = next(node for node in model.graph.node if node.output[0] == model.graph.output[0].name)
+    return float(next(onnx.numpy_helper.to_array(t) for t in model.graph.initializer if t.name == last.input[1]))
