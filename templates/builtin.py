@@ -10,6 +10,7 @@ from templates.cpu.gathered import GatheredConv
 from templates.cpu.grouped import GroupedConv
 from templates.cpu.integer_dense import IntegerDense
 from templates.cpu.integer_direct import IntegerConv, IntegerConvPlain
+from templates.cpu.integer_winograd import IntegerWinograd
 from templates.cpu.winograd import Winograd
 from templates.gpu.attention import GpuAttention
 from templates.gpu.attention_rows import RowsAttention
@@ -35,6 +36,7 @@ for _template in (
     GroupedConv(),
     IntegerConv(),
     IntegerConvPlain(),
+    IntegerWinograd(),
     PackedDense(),
     IntegerDense(),
     PackedBatchMatmul(),

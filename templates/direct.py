@@ -2,8 +2,8 @@
 
 Start at `direct_compute`; `cpu.direct`, `gpu.direct` and `mali.spatial_pack` schedule its functions.
 Data is (N, C/v, H, W, v) or plain NCHW, weights are (K/v, C/v, R, S, v in, v out), and the output is
-(N, K/v, OH, OW, v) or plain NCHW. Four neighbouring input channels of a weight of integers lie together, which is
-(K/v, C/v, R, S, v in / 4, v out, 4). Tiles that stick out of the output are computed whole, on a padded image, and what
+(N, K/v, OH, OW, v) or plain NCHW. A few (g) neighbouring input channels of a weight of integers lie together, which is
+(K/v, C/v, R, S, v in / g, v out, g). Tiles that stick out of the output are computed whole, on a padded image, and what
 is too much is cut off when they are written.
 """
 
@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+import numpy as np
 from tvm import te, tirx
 
 from templates.blocking import Blocking
-from templates.integers import INTEGERS, QUAD, SUMS, Types
+from templates.integers import AS_GIVEN, INTEGERS, SUMS, Held, Types, lack
 from templates.stages import border_of, epilogue_operands, epilogue_value, padded_with, stored_as, widened, zero
 from templates.workloads import Conv2d
 
@@ -48,6 +49,7 @@ class DirectProblem:
     dtype: str = "float32"  # of operands, weights and results; for integers see `templates.integers`
     gathered: Conv2d | None = None
     summed: str = "float32"
+    held: Held = AS_GIVEN  # where integers are multiplied
 
     @property
     def flat(self) -> bool:
@@ -93,6 +95,11 @@ class DirectProblem:
         return self.dtype == INTEGERS
 
     @property
+    def weight_type(self) -> str:
+        """Return the type of the packed weight."""
+        return self.held.weight if self.integer else self.dtype
+
+    @property
     def value_bytes(self) -> int:
         """Return how many bytes a stored value of the data takes."""
         return {"float16": 2, INTEGERS: 1}.get(self.dtype, 4)
@@ -100,13 +107,13 @@ class DirectProblem:
     @property
     def depths(self) -> tuple[int, ...]:
         """Return the sizes of the axes that an input block's lanes are summed over."""
-        return (self.blocks.in_lanes // QUAD, QUAD) if self.integer else (self.blocks.in_lanes,)
+        return (self.blocks.in_lanes // self.held.group, self.held.group) if self.integer else (self.blocks.in_lanes,)
 
     def packed_shape(self, ob: int) -> tuple[int, ...]:
         """Return the shape of the packed weight for register tiles of `ob` output blocks."""
         b = self.blocks
         lanes = (self.depths[0], b.lanes, *self.depths[1:])
-        return b.padded(ob).all_out_blocks, b.in_blocks, *self.conv.kernel, *lanes
+        return b.padded(ob).all_out_blocks, b.in_blocks + self.held.moved, *self.conv.kernel, *lanes
 
     def as_summed(self, value: Any) -> Any:
         """Convert a value of the data or the weight to the type that products are summed in."""
@@ -119,7 +126,7 @@ class DirectProblem:
 
     @property
     def weight_bytes(self) -> int:
-        return self.value_bytes * prod(self.packed_shape(1))
+        return np.dtype(self.weight_type).itemsize * prod(self.packed_shape(1))
 
 
 def direct_compute(
@@ -140,16 +147,17 @@ def direct_compute(
     """
     conv, b, (th, tw) = problem.conv, problem.blocks, tile
     types, (sy, sx), (dy, dx) = Types.named(problem.dtype, epilogue), conv.strides, conv.dilation
+    held = problem.held
     weight_blocks = problem.blocks.padded(ob).all_out_blocks
     given = problem.gathered or conv
     blocked = (conv.batch, b.groups * b.in_blocks, given.height, given.width, b.in_lanes)
     data = te.placeholder(conv.data_shape if problem.plain_data else blocked, name="data", dtype=types.data)
-    weight = te.placeholder(problem.packed_shape(ob), name="weight", dtype=types.weight)
+    weight = te.placeholder(problem.packed_shape(ob), name="weight", dtype=problem.weight_type)
     out_blocked = (conv.batch, b.all_out_blocks, conv.out_height, conv.out_width, b.lanes)
     out_shape = conv.out_shape if problem.plain_out else out_blocked
     extra = epilogue_operands(epilogue, out_shape, types.extra)
     values = data if problem.gathered is None else gather(data, problem.gathered)
-    staged = staged or problem.reads_outside(th, tw) or (problem.integer and problem.plain_data)
+    staged = staged or problem.reads_outside(th, tw) or (problem.integer and (problem.plain_data or held.converted))
     read = reader(problem, values, tile, staged=staged, border=border_of(epilogue, extra))
     part = part or problem.kernel_rows
     high = min(part, conv.kernel[0])
@@ -159,11 +167,12 @@ def direct_compute(
 
     def total(first: tuple[Any, Any], n: Any, o: Any, y: Any, x: Any, v: Any) -> Any:
         """Sum over the kernel rows that begin at `first`: an input block, and a row in it."""
-        lane = ii[0] * QUAD + ii[1] if problem.integer else ii[0]
+        lane = ii[0] * held.group + ii[1] if problem.integer else ii[0]
         block, row = first[0] + ic, first[1] + kh
         value = read(n, b.first_input(o) + block, y * sy + row * dy, x * sx + kw * dx, lane)
         tap = weight[o, block, row, kw, ii[0], v, *ii[1:]]
-        return te.sum(problem.as_summed(value) * problem.as_summed(tap), axis=[ic, kh, kw, *ii])
+        factor = held.factor(value) if problem.integer else problem.as_summed(value)
+        return te.sum(factor * problem.as_summed(tap), axis=[ic, kh, kw, *ii])
 
     tiled = (conv.batch, weight_blocks, problem.tall(th), problem.wide(tw), b.lanes)
     if part == problem.kernel_rows:
@@ -185,9 +194,17 @@ def direct_compute(
         at = (channel, *lane) if lane else (channel // b.lanes, channel % b.lanes)
         pixel = (0, y * conv.out_width + x) if problem.flat else (y, x)
         summed = sums[n, at[0], *pixel, at[1]]
+        if held.moved:
+            summed = summed + _lack(problem, weight, *at)
         return epilogue_value(epilogue, summed, extra, index=index, dtype=types.extra, out_dtype=types.out)
 
     return te.create_prim_func([data, weight, *extra, te.compute(out_shape, result, name="out")])
+
+
+def _lack(problem: DirectProblem, weight: te.Tensor, block: Any, lane: Any) -> Any:
+    """Return what the sums of moved data lack in a lane of an output block."""
+    last, lanes, group = problem.blocks.in_blocks, problem.blocks.lanes, problem.held.group
+    return lack(lambda step, v, i: weight[block, last, 0, 0, step, v, i], lane, lanes=lanes, group=group)
 
 
 def gather(data: te.Tensor, conv: Conv2d) -> te.Tensor:
@@ -234,4 +251,7 @@ def reader(
             (conv.batch, b.in_lanes, reach_y, reach_x), lambda n, v, y, x: padded(n, 0, y, x, v), name="pad"
         )
         return lambda n, _c, y, x, v: plain[n, v, y, x]
-    return te.compute((conv.batch, b.groups * b.in_blocks, reach_y, reach_x, b.in_lanes), padded, name="pad")
+    shape = (conv.batch, b.groups * b.in_blocks, reach_y, reach_x, b.in_lanes)
+    if problem.integer:
+        return te.compute(shape, lambda *index: problem.held.convert(padded(*index)), name="pad")
+    return te.compute(shape, padded, name="pad")

@@ -1,4 +1,5 @@
-"""This module says what the workloads of integers are, whose dtype is "uint8". Start at `Types`.
+"""This module says what the workloads of integers are, whose dtype is "uint8", and how kernels hold them. Start at
+`Types`.
 
 Their data is uint8 and their weight int8. Products are summed in int32, without rounding, and the epilogue begins with
 these sums. Numbers with a zero point are multiplied as they are: the epilogue's token "offset" makes good for it, as
@@ -8,15 +9,87 @@ which is what the padding counts as.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tvm import tirx
 
 from tuning_db.record import Workload
 
 INTEGERS = "uint8"
 WEIGHT = "int8"
 SUMS = "int32"
-QUAD = 4  # input channels of a weight that lie together: their products are summed by one instruction
+MIDDLE = 128  # what uint8 values are lessened by where they become int8
+
+
+@dataclass(frozen=True)
+class Held:
+    """Says in which form a kernel holds the integers that it multiplies. `data` is the type that the data are of, or
+    that they are converted to in a stage "pad", and `weight` that of the packed weight. A step of the reduction sums
+    the products of `group` neighbouring input channels, whose weights lie together. beside(blocks, pixels) is the
+    number of vector registers that a register tile takes beside its sums, as compilers use them."""
+
+    data: str = INTEGERS
+    weight: str = WEIGHT
+    group: int = 4
+    negated: bool = False  # the data are converted to their negatives, and products subtracted
+    # The inputs of all pixels are held until all output blocks have been multiplied with them, and a weight.
+    beside: Callable[[int, int], int] = lambda _, pixels: pixels + 1
+
+    @property
+    def converted(self) -> bool:
+        """Tell whether the data are converted."""
+        return self.data != INTEGERS
+
+    @property
+    def moved(self) -> bool:
+        """Tell whether the data are lessened by `MIDDLE`, so that the sums lack as many times the sum of the weights.
+        It stands at the end of the packed weight: see `lacking`."""
+        return self.data == "int8"
+
+    def convert(self, value: Any) -> Any:
+        """Convert a value of the data, which is an expression of TVM's."""
+        if self.moved:
+            value = value ^ tirx.const(MIDDLE, INTEGERS)
+        value = value.astype(self.data)
+        return tirx.const(0, self.data) - value if self.negated else value
+
+    def factor(self, value: Any) -> Any:
+        """Convert a value that is held to the int32 number that is multiplied, as tensor intrinsics write it."""
+        value = value.astype(SUMS)
+        return tirx.const(0, SUMS) - value if self.negated else value
+
+
+AS_GIVEN = Held()
+
+
+AS_GIVEN = Held()
+
+
+def lacking(weight: np.ndarray, group: int, outer: int = 1) -> np.ndarray:
+    """Return what sums of moved data lack, `MIDDLE` times the sum of the weights, as weights to be packed behind these.
+
+    `weight` has `outer` axes that are not summed over, and then those of the reduction, lanes, and neighbours in a
+    group. The result is (outer axes, 4 / group, lanes, group): the lowest bytes of all lanes' int32 values, then the
+    second ones, and so on. `lack` reads them.
+    """
+    axes = (*range(outer, weight.ndim - 2), -1)
+    sums = MIDDLE * weight.astype(np.int32).sum(axes, dtype=np.int32)
+    parts = sums.astype("<i4")[..., None].view(np.int8).swapaxes(-1, -2)
+    return parts.reshape(*weight.shape[:outer], -1, weight.shape[-2], group)
+
+
+def lack(read: Callable[[Any, Any, Any], Any], lane: Any, *, lanes: int, group: int) -> Any:
+    """Return a lane's int32 value, as an expression of TVM's, whose bytes `lacking` has packed. read(step, lane,
+    neighbour) reads one of them."""
+    parts = []
+    for i in range(4):
+        step, first = divmod(i * lanes, lanes * group)
+        part = read(step, (first + lane) // group, (first + lane) % group)
+        parts.append(part.astype("uint8").astype(SUMS) << (8 * i))
+    return parts[0] | parts[1] | parts[2] | parts[3]
 
 
 @dataclass(frozen=True)

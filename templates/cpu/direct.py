@@ -16,9 +16,9 @@ from tvm.s_tir import Schedule
 from tvm.target import Target
 
 from templates.blocking import blocking, divisors, pack_oihw
-from templates.cpu.dot_products import dot_product
+from templates.cpu.dot_products import intrinsic, multiplied_by
 from templates.cpu.halves import row_constraints, rows_in_halves
-from templates.cpu.isa import HALF, computes_in, threads_of, vector_unit
+from templates.cpu.isa import HALF, VectorUnit, computes_in, threads_of, vector_unit
 from templates.cpu.product_tiles import Product
 from templates.cpu.stages import EVEN, even, pad_at_root, spread, waiting, widen_parts
 from templates.direct import ORDERS, DirectProblem, direct_compute
@@ -39,7 +39,6 @@ MAX_CHUNK = 16
 # first costs all of them up to a fifth of their time. It is worth it where fewer share a read from memory.
 _FEW_TILES = 16
 _INDICES = 9  # of the stage that sums: n, o, y, x, v, ic, kh, kw, ii
-_BROADCAST = 4  # registers that hold no sums where numbers are broadcast one by one
 # Values of the knob `groups`: they divide the image heights that networks have.
 GROUPS = (1, 2, 4, 7, 8, 14, 16, 28, 56, 112)
 
@@ -84,8 +83,8 @@ class DirectConv(AnchorTemplate):
             return None
         problem = self._problem(workload, target)
         knobs = _knobs(problem, unit.accumulators)
-        constraints = _constraints(problem, unit.accumulators)
-        seeds = _seeds(problem, unit.accumulators, threads_of(target))
+        constraints = _constraints(problem, unit)
+        seeds = _seeds(problem, unit, threads_of(target))
         return Space(self.name, knobs, constraints, seeds, lambda v: _features(problem, v))
 
     def pack_weight(self, workload: Workload, target: Target, config: Config, weight: np.ndarray) -> np.ndarray:
@@ -101,7 +100,7 @@ class DirectConv(AnchorTemplate):
         tile = (1, config["tw"]) if problem.integer else (1, 1)
         part = config["chunk"] * problem.conv.kernel[0] or config.knobs.get("sums", 0)
         compute = direct_compute(problem, workload.epilogue, tile, ob=config["ob"], part=part)
-        func = _schedule(problem, compute, config.knobs, dot_product(target) if problem.integer else None)
+        func = _schedule(problem, compute, config.knobs, intrinsic(multiplied_by(target)) if problem.integer else None)
         if config["skip"]:
             func = _skip_padded_rows(func, problem.conv, "part_update" if part else "conv_update")
         if config["prefetch"]:
@@ -174,7 +173,7 @@ def _knobs(problem: DirectProblem, accumulators: int) -> tuple[Knob, ...]:
     )
 
 
-def _constraints(problem: DirectProblem, accumulators: int) -> tuple[Constraint, ...]:
+def _constraints(problem: DirectProblem, unit: VectorUnit) -> tuple[Constraint, ...]:
     kernel_width = problem.conv.kernel[1]
 
     def unrolled(v: Values) -> int:
@@ -186,9 +185,7 @@ def _constraints(problem: DirectProblem, accumulators: int) -> tuple[Constraint,
     halves = row_constraints(problem) if problem.summed == HALF else ()
     return (
         *halves,
-        Constraint(
-            "the register tile does not fit", lambda v: _fits(problem, v["ob"], v["tw"] * v["th"], accumulators)
-        ),
+        Constraint("the register tile does not fit", lambda v: _fits(problem, v["ob"], v["tw"] * v["th"], unit)),
         Constraint("too many unrolled multiply-adds", lambda v: unrolled(v) <= MAX_UNROLLED),
         Constraint("the groups do not divide the tiles", grouped),
         Constraint("only whole sums are prefetched for", lambda v: not (v["prefetch"] and v["chunk"])),
@@ -200,11 +197,11 @@ def _parallel_chunks(problem: DirectProblem, ob: int, groups: int) -> int:
     return problem.conv.batch * groups * (problem.blocks.padded(ob).all_out_blocks // ob)
 
 
-def _fits(problem: DirectProblem, ob: int, pixels: int, accumulators: int) -> bool:
-    """Tell whether a register tile fits into the registers. LLVM holds the four inputs of each pixel that dot products
-    broadcast in a register until all output blocks have been multiplied with them."""
-    held = pixels + 1 - _BROADCAST if problem.integer else 0
-    return ob * pixels + held <= accumulators
+def _fits(problem: DirectProblem, ob: int, pixels: int, unit: VectorUnit) -> bool:
+    """Tell whether a register tile fits into the registers."""
+    if problem.integer:
+        return ob * pixels + problem.held.beside(ob, pixels) <= unit.registers
+    return ob * pixels <= unit.accumulators
 
 
 def _fewest_groups(problem: DirectProblem, tile: tuple[int, int], threads: int) -> int:
@@ -219,12 +216,12 @@ def _fewest_groups(problem: DirectProblem, tile: tuple[int, int], threads: int) 
     return min((g for g in GROUPS if _groups_divide(problem, tw, 1, g)), key=cost)
 
 
-def _seeded_tiles(problem: DirectProblem, accumulators: int, threads: int) -> list[tuple[int, int]]:
+def _seeded_tiles(problem: DirectProblem, unit: VectorUnit, threads: int) -> list[tuple[int, int]]:
     """Return the register tiles (ob, tw) that fill the registers best. The first keeps the threads evenly busy, unless
     that costs more than it saves."""
-    tiles = problem.blocks.register_tiles(problem.columns, accumulators)
-    tiles = [(ob, tw) for ob, tw in tiles if _fits(problem, ob, tw, accumulators)]
-    product = Product(problem.columns, problem.blocks.out_blocks, 1, problem.blocks.lanes, accumulators)
+    tiles = problem.blocks.register_tiles(problem.columns, unit.accumulators)
+    tiles = [(ob, tw) for ob, tw in tiles if _fits(problem, ob, tw, unit)]
+    product = Product(problem.columns, problem.blocks.out_blocks, 1, problem.blocks.lanes, unit.accumulators)
 
     def share(tile: tuple[int, int]) -> float:
         return waiting(_parallel_chunks(problem, tile[0], _fewest_groups(problem, tile, threads)), threads)
@@ -235,12 +232,12 @@ def _seeded_tiles(problem: DirectProblem, accumulators: int, threads: int) -> li
     return list(dict.fromkeys((first, *tiles)))[:3]
 
 
-def _seeds(problem: DirectProblem, accumulators: int, threads: int) -> tuple[Values, ...]:
+def _seeds(problem: DirectProblem, unit: VectorUnit, threads: int) -> tuple[Values, ...]:
     """Return the tiles that fill the registers best, with and without skipping, row groups and chunks. Weights that few
     tiles read are prefetched."""
     ui = max(divisors(problem.depths[0], 2 if problem.summed == HALF else 4))  # for LLVM loads operands early
     seeds = []
-    for ob, tw in _seeded_tiles(problem, accumulators, threads):
+    for ob, tw in _seeded_tiles(problem, unit, threads):
         tile = {"ob": ob, "tw": tw}
         few = problem.rows * -(-problem.columns // tw) <= _FEW_TILES
         most = max(g for g in GROUPS if _groups_divide(problem, tw, 1, g))
@@ -248,7 +245,7 @@ def _seeds(problem: DirectProblem, accumulators: int, threads: int) -> tuple[Val
             for skip in (1, 0):
                 seeds.append({**tile, "ui": ui, "groups": groups, "skip": skip, "prefetch": int(few and groups == 1)})
         seeds.insert(-3, {**tile, "ui": ui, "groups": 1, "skip": 1, "prefetch": 0, "chunk": 1})
-    known = {k.name: k.values for k in _knobs(problem, accumulators)}
+    known = {k.name: k.values for k in _knobs(problem, unit.accumulators)}
     return tuple({k: v if v in known[k] else known[k][0] for k, v in seed.items()} for seed in seeds)
 
 

@@ -1,39 +1,41 @@
-"""The template that computes dense layers of 8-bit integers on a CPU with dot products (`cpu.dot_products`).
+"""The template that computes dense layers of 8-bit integers on a CPU with instructions for it (`cpu.dot_products`).
 
-It has the knobs and loops of `cpu.dense`. Data is (rows, in) and the output is (rows, out). Four neighbouring inputs of
-a weight lie together: it is (out / (nb v), in / 4, nb, v, 4). Inputs are filled up to a multiple of four.
+It has the knobs and loops of `cpu.dense`. Data is (rows, in) and the output is (rows, out). A group of g neighbouring
+inputs of a weight lies together: it is (out / (nb v), in / g, nb, v, g). Inputs are filled up to a multiple of g.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from tvm import te, tirx
 from tvm.target import Target
 
 from templates.cpu.dense import PackedDense
-from templates.cpu.dot_products import dot_product, has_dot_products
-from templates.cpu.isa import vector_unit
-from templates.integers import INTEGERS, QUAD, SUMS, Types
+from templates.cpu.dot_products import Products, intrinsic, multiplied_by, products_of
+from templates.integers import INTEGERS, SUMS, Held, Types, lack, lacking
 from templates.space import Space, Values
 from templates.stages import epilogue_operands, epilogue_value, has_block, new_schedule, unroll_tile, zero
 from templates.workloads import Dense, dense_of
 from tuning_db.record import Config, Workload
 
+_CONVERTED = 16  # so many data are converted, or filled up, at once
+
 
 class IntegerDense(PackedDense):
-    """A template that has the knobs of `PackedDense`, for integers. `ki` counts steps of four inputs. Weights are not
+    """A template that has the knobs of `PackedDense`, for integers. `ki` counts groups of inputs. Weights are not
     prefetched."""
 
     name = "cpu.dense_integer"
     dtypes = (INTEGERS,)
 
     def space(self, workload: Workload, target: Target) -> Space | None:
-        if not has_dot_products(target):
+        if products_of(target) is None:
             return None
         dense = dense_of(workload)
-        steps = replace(dense, in_features=-(-dense.in_features // QUAD))  # of the reduction
+        steps = replace(dense, in_features=-(-dense.in_features // _products(target).held.group))  # of the reduction
         space = super().space(steps.workload(workload.epilogue, workload.dtype), target)
         assert space is not None
         knobs = tuple(replace(knob, values=(0,)) if knob.name == "prefetch" else knob for knob in space.knobs)
@@ -41,26 +43,39 @@ class IntegerDense(PackedDense):
         return replace(space, knobs=knobs, seeds=tuple(dict(seed) for seed in seeds))
 
     def pack_weight(self, workload: Workload, target: Target, config: Config, weight: np.ndarray) -> np.ndarray:
-        steps = -(-weight.shape[1] // QUAD)
-        filled = np.pad(weight, ((0, 0), (0, steps * QUAD - weight.shape[1])))
+        held = _products(target).held
+        steps = -(-weight.shape[1] // held.group)
+        filled = np.pad(weight, ((0, 0), (0, steps * held.group - weight.shape[1])))
         tiles = super().pack_weight(workload, target, config, filled)
         count, _, nb, lanes = tiles.shape
-        return np.ascontiguousarray(tiles.reshape(count, steps, QUAD, nb, lanes).transpose(0, 1, 3, 4, 2))
+        packed = tiles.reshape(count, steps, held.group, nb, lanes).transpose(0, 1, 3, 4, 2)
+        if held.moved:
+            last = lacking(packed.swapaxes(1, 2), held.group, outer=2)
+            packed = np.concatenate([packed, last.swapaxes(1, 2)], 1)
+        return np.ascontiguousarray(packed)
 
     def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
-        func = _compute(workload, vector_unit(target).lanes, nb=config["nb"], tile_rows=config["rows"])
-        return _schedule(func, config.knobs, dot_product(target))
+        products, tile = _products(target), (config["rows"], config["nb"])
+        func = _compute(workload, products.held, lanes=products.lanes, tile=tile)
+        return _schedule(func, config.knobs, intrinsic(products))
 
 
-def _compute(workload: Workload, lanes: int, *, nb: int, tile_rows: int) -> tirx.PrimFunc:
+def _products(target: Target) -> Products:
+    """Return how a target multiplies. Weights are narrow, as few rows share what is read of them."""
+    return multiplied_by(target, narrow=True)
+
+
+def _compute(workload: Workload, held: Held, *, lanes: int, tile: tuple[int, int]) -> tirx.PrimFunc:
+    (tile_rows, nb), group = tile, held.group
     dense, types, epilogue = dense_of(workload), Types.of(workload), workload.epilogue
-    wide, steps = nb * lanes, -(-dense.in_features // QUAD)
+    wide, steps = nb * lanes, -(-dense.in_features // group)
     tiles = -(-dense.out_features // wide)
     data = te.placeholder(dense.data_shape, name="data", dtype=types.data)
-    weight = te.placeholder((tiles, steps, nb, lanes, QUAD), name="weight", dtype=types.weight)
+    shape = (tiles, steps + (4 // group if held.moved else 0), nb, lanes, group)
+    weight = te.placeholder(shape, name="weight", dtype=held.weight)
     extra = epilogue_operands(epilogue, dense.out_shape, types.extra)
-    k, q = te.reduce_axis((0, steps), "k"), te.reduce_axis((0, QUAD), "q")
-    read, padded_rows = _filled(data, dense), -(-dense.rows // tile_rows) * tile_rows
+    k, q = te.reduce_axis((0, steps), "k"), te.reduce_axis((0, group), "q")
+    read, padded_rows = _filled(data, dense, held), -(-dense.rows // tile_rows) * tile_rows
 
     def row(i: tirx.PrimExpr) -> tirx.PrimExpr:
         return i if padded_rows == dense.rows else tirx.min(i, dense.rows - 1)  # rows beyond the end repeat the last
@@ -68,25 +83,33 @@ def _compute(workload: Workload, lanes: int, *, nb: int, tile_rows: int) -> tirx
     sums = te.compute(
         (padded_rows, tiles, nb, lanes),
         lambda i, o, b, v: te.sum(
-            read[row(i), k * QUAD + q].astype(SUMS) * weight[o, k, b, v, q].astype(SUMS), axis=[k, q]
+            held.factor(read[row(i), k * group + q]) * weight[o, k, b, v, q].astype(SUMS), axis=[k, q]
         ),
         name="sums",
     )
 
     def result(i: tirx.PrimExpr, j: tirx.PrimExpr) -> tirx.PrimExpr:
-        summed = sums[i, j // wide, j % wide // lanes, j % lanes]
+        o, b, v = j // wide, j % wide // lanes, j % lanes
+        summed = sums[i, o, b, v]
+        if held.moved:
+            summed = summed + lack(lambda k, lane, q: weight[o, steps + k, b, lane, q], v, lanes=lanes, group=group)
         return epilogue_value(epilogue, summed, extra, index=(i, j), dtype=types.extra, out_dtype=types.out)
 
     return te.create_prim_func([data, weight, *extra, te.compute(dense.out_shape, result, name="out")])
 
 
-def _filled(data: te.Tensor, dense: Dense) -> te.Tensor:
-    """Return the data with a multiple of four inputs, in a stage "pad" if it has not."""
+def _filled(data: te.Tensor, dense: Dense, held: Held) -> te.Tensor:
+    """Return the data with whole groups of inputs, as they are held. They are in a stage "pad" unless they already are
+    so."""
     inputs = dense.in_features
-    if inputs % QUAD == 0:
+    full = inputs % held.group == 0
+    if full and not held.converted:
         return data
-    shape = (dense.rows, -(-inputs // QUAD) * QUAD)
-    return te.compute(shape, lambda i, k: tirx.if_then_else(k < inputs, data[i, k], zero(INTEGERS)), name="pad")
+
+    def value(i: Any, k: Any) -> tirx.PrimExpr:
+        return held.convert(data[i, k] if full else tirx.if_then_else(k < inputs, data[i, k], zero(INTEGERS)))
+
+    return te.compute((dense.rows, -(-inputs // held.group) * held.group), value, name="pad")
 
 
 def _schedule(func: tirx.PrimFunc, k: Values, dot: str) -> tirx.PrimFunc:
@@ -107,5 +130,5 @@ def _schedule(func: tirx.PrimFunc, k: Values, dot: str) -> tirx.PrimFunc:
     unroll_tile(sch, sch.get_loops(sch.decompose_reduction(sums, ko))[-3:])
     sch.tensorize(v, dot)
     if has_block(sch, "pad"):
-        sch.vectorize(sch.split(sch.get_loops(sch.get_sblock("pad"))[-1], [None, QUAD])[1])
+        sch.vectorize(sch.split(sch.get_loops(sch.get_sblock("pad"))[-1], [None, _CONVERTED])[1])
     return sch.mod["main"]

@@ -251,16 +251,16 @@ def _products(p: WinogradTiles, vv: te.Tensor, weight: te.Tensor, part: int) -> 
 def _schedule(p: WinogradTiles, func: tirx.PrimFunc, k: Values) -> tirx.PrimFunc:
     sch = new_schedule(func)
     at_root = k["at"] == "root"
-    group = _schedule_output(p, sch, k, at_root)
+    group = schedule_output(p, sch, k, at_root)
     if not at_root:
         for name in ("mm", *(["part"] if k.get("sums", 0) else []), "vv"):
             sch.compute_at(sch.get_sblock(name), group, preserve_unit_loops=True)
-    _schedule_input(sch, k, at_root, group)
+    schedule_input(sch, k, at_root, group)
     _schedule_products(sch, k, at_root)
     return sch.mod["main"]
 
 
-def _schedule_output(p: WinogradTiles, sch: Schedule, k: Values, at_root: bool) -> Any:
+def schedule_output(p: WinogradTiles, sch: Schedule, k: Values, at_root: bool) -> Any:
     """Compute the output tile by tile, with "t2" in registers, and return the loop over row groups."""
     out, t2 = sch.get_sblock("out"), sch.get_sblock("t2")
     n, o, y, x, v = sch.get_loops(out)
@@ -281,7 +281,7 @@ def _schedule_output(p: WinogradTiles, sch: Schedule, k: Values, at_root: bool) 
     return group
 
 
-def _schedule_input(sch: Schedule, k: Values, at_root: bool, group: Any) -> None:
+def schedule_input(sch: Schedule, k: Values, at_root: bool, group: Any) -> None:
     """Transform the input one row of tiles after the other, with "t1" in registers."""
     vv, t1, pad = sch.get_sblock("vv"), sch.get_sblock("t1"), sch.get_sblock("pad")
     e, q, ty, tx, c, v = sch.get_loops(vv)[-6:]

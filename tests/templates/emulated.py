@@ -64,9 +64,12 @@ def call_emulated(program: Path, given: Sequence[Sequence[np.ndarray]], cpu: str
 def run_emulated(
     kernels: Sequence[Compiled], inputs: Sequence[Operands], shapes: Sequence[tuple[int, ...]], folder: Path, cpu: str
 ) -> list[np.ndarray]:
-    """The results of kernels for one target on their operands, in plain layout, as qemu's `cpu` computes them."""
-    functions = [k.template.prim_func(k.workload, k.target, k.config) for k in kernels]
-    program = program_of(functions, kernels[0].target, folder)
+    """The results of kernels for one target on their operands, in plain layout, as qemu's `cpu` computes them. The
+    program in the folder is used if there is one."""
+    program = folder / "kernels"
+    if not program.exists():
+        functions = [k.template.prim_func(k.workload, k.target, k.config) for k in kernels]
+        program = program_of(functions, kernels[0].target, folder)
     given = [k.arrays(i, shape) for k, i, shape in zip(kernels, inputs, shapes, strict=True)]
     results = call_emulated(program, given, cpu)
     return [k.plain(result, shape) for k, result, shape in zip(kernels, results, shapes, strict=True)]

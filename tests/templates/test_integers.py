@@ -1,8 +1,11 @@
-"""Products of 8-bit integers: exact sums, epilogues, instructions. Kernels run where the processor has dot products."""
+"""Products of 8-bit integers: exact sums, epilogues, instructions. Kernels run where the processor has their
+instructions, and those for ARM under qemu."""
 
 from __future__ import annotations
 
+import platform
 import random
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,15 +13,20 @@ import tvm
 from tvm import te
 from tvm.target import Target
 
-from templates.cpu.dot_products import has_dot_products
+from templates.cpu.dot_products import products_of
 from templates.epilogue import apply, apply_numpy
-from templates.integers import INTEGERS, Types
+from templates.integers import INTEGERS, Types, lacking
 from templates.lowering import build
 from templates.reference import random_operands, reference, relative_error, same_integers
 from templates.template import AnchorTemplate, search_space, template_named
 from templates.workloads import Conv2d, Dense
+from tests.templates.cpu.integer_cpus import ARM, TARGETS, X86, operands_of_extremes, x86
+from tests.templates.emulated import needs_qemu, run_emulated
 from tests.templates.support import Compiled, host_target
+from tuner.measure.codegen.toolchain import machine_of
 from tuner.measure.targets.kinds import anchor_kinds, anchor_operands
+from tuner.module.cpu_features import missing_features, required_features
+from tuner.report.hot_loop import in_assembly
 from tuning_db.record import Workload
 
 SAME3 = (1, 1, 1, 1)
@@ -46,7 +54,6 @@ WORKLOADS = {
     "dense_rows": _integer(Dense(5, 33, 30), *REAL),
     "dense_steps": _integer(Dense(20, 30, 130), *STEPS),
 }
-needs_dot_products = pytest.mark.skipif(not has_dot_products(host_target()), reason="the processor has no dot products")
 
 
 def _right(result: np.ndarray, expected: np.ndarray) -> bool:
@@ -55,51 +62,110 @@ def _right(result: np.ndarray, expected: np.ndarray) -> bool:
     return relative_error(result, expected) < 1e-6
 
 
-@needs_dot_products
-@pytest.mark.parametrize("name", sorted(WORKLOADS))
-def test_results_match_numpy(name: str) -> None:
-    """Random operands of the whole range, data that all are 255, and zeros."""
-    workload, target, rng = WORKLOADS[name], host_target(), random.Random(7)
-    space = search_space(workload, target)
+def _kernels(workload: Workload, target: Target, samples: int) -> list[Compiled]:
+    """The first seed of each of a workload's spaces, and random configs."""
+    rng, space, kernels = random.Random(7), search_space(workload, target), []
     assert space is not None
-    (one,) = space.spaces
-    template = template_named(one.template)
-    assert isinstance(template, AnchorTemplate)
-    kinds = anchor_operands(workload, 3)
-    assert {kind.base for kind in anchor_kinds(workload.epilogue, INTEGERS, True, 3)} == set(kinds)
-    for config in [one.seed_configs()[0], *filter(None, (one.sample(rng) for _ in range(2)))]:
-        made = Compiled(template, workload, target, config)
+    for one in space.spaces:
+        template = template_named(one.template)
+        assert isinstance(template, AnchorTemplate)
+        configs = [one.seed_configs()[0], *filter(None, (one.sample(rng) for _ in range(samples)))]
+        kernels += [Compiled(template, workload, target, config) for config in configs]
+    return kernels
+
+
+@pytest.mark.parametrize("cpu", ["host", *X86])
+@pytest.mark.parametrize("name", sorted(WORKLOADS))
+def test_results_match_numpy(name: str, cpu: str) -> None:
+    """Random operands of the whole range, data that all are 255, and zeros."""
+    workload, target = WORKLOADS[name], TARGETS[cpu]
+    if (missing := missing_features(required_features(target))) or machine_of(target) != platform.machine():
+        pytest.skip(f"the processor lacks {missing}")
+    kinds = {**anchor_operands(workload, 3), **operands_of_extremes(workload)}
+    assert {kind.base for kind in anchor_kinds(workload.epilogue, INTEGERS, True, 3)} <= set(kinds)
+    for made in _kernels(workload, target, 2 if cpu == "host" else 1):
         function = made.build()["main"]
         for inputs in kinds.values():
             expected = reference(workload, inputs)
             result = made.call(function, inputs, expected.shape)
             assert result.dtype == Types.of(workload).out
-            assert _right(result, expected), dict(config.knobs)
+            assert _right(result, expected), dict(made.config.knobs)
+
+
+@needs_qemu
+@pytest.mark.parametrize("instruction", sorted(ARM))
+def test_results_match_numpy_on_arm(instruction: str, tmp_path: Path) -> None:
+    target, emulated = ARM[instruction]
+    kernels = [kernel for workload in WORKLOADS.values() for kernel in _kernels(workload, target, 1)]
+    for kind in operands_of_extremes(WORKLOADS["conv3x3"]):
+        inputs = [operands_of_extremes(kernel.workload)[kind] for kernel in kernels]
+        expected = [reference(kernel.workload, i) for kernel, i in zip(kernels, inputs, strict=True)]
+        results = run_emulated(kernels, inputs, [e.shape for e in expected], tmp_path, emulated)
+        for kernel, result, wanted in zip(kernels, results, expected, strict=True):
+            assert result.dtype == Types.of(kernel.workload).out
+            assert _right(result, wanted), (kind, kernel.workload, dict(kernel.config.knobs))
+
+
+HOT = {
+    "conv3x3": _integer(Conv2d(1, 64, 28, 28, 64, (3, 3), padding=SAME3), "border", *STEPS),
+    "conv3x3_strided": _integer(Conv2d(1, 64, 28, 28, 128, (3, 3), (2, 2), SAME3), "border", *STEPS),
+    "conv1x1": _integer(Conv2d(1, 256, 14, 14, 128, (1, 1)), *STEPS),
+    "dense": _integer(Dense(1, 512, 1000), *STEPS),
+    "dense_rows": _integer(Dense(49, 256, 512), *STEPS),
+}
+# LLVM unrolls these as a whole, and keeps a few sums in memory.
+SPILLING = {("vpdpbusd 256", "conv3x3"), ("vpdpbusd 256", "conv3x3_strided"), ("vpmaddwd 256", "conv3x3_strided")}
+
+
+@pytest.mark.parametrize("cpu", [*X86, *ARM])
+@pytest.mark.parametrize("name", HOT)
+def test_hot_loops_multiply_vectors_in_registers(name: str, cpu: str) -> None:
+    instruction, _, bits = cpu.partition(" ")
+    register = {"512": "%zmm", "256": "%ymm", "": "v"}[bits]
+    for kernel in _kernels(HOT[name], TARGETS[cpu], 0):
+        text = kernel.build().inspect_source("asm")
+        loop = in_assembly(text)
+        assert loop is not None
+        found = [line for line in text.splitlines()[loop.first : loop.last + 1] if f"{instruction}\t" in line]
+        assert len(found) == loop.multiply_adds >= 8
+        assert all(register in line for line in found)
+        spilled = (loop.stack_stores or 0) + (loop.stack_loads or 0)
+        assert spilled <= (loop.instructions // 10 if (cpu, name) in SPILLING else 0), kernel.config
+
+
+@pytest.mark.parametrize("cpu", [*X86, *ARM])
+def test_the_instruction_follows_from_features(cpu: str) -> None:
+    products = products_of(TARGETS[cpu])
+    assert products is not None
+    words, bits = {"vpdpbusd": "vpdpbusd", "vpmaddwd": "pmadd"}, int(cpu.partition(" ")[2] or 128)
+    assert words.get(cpu.split()[0], cpu) in products.instruction
+    assert products.lanes == bits // 32
 
 
 @pytest.mark.parametrize(
-    ("mcpu", "mtriple", "mattr", "instruction"),
+    "target",
     [
-        ("cascadelake", "x86_64-linux-gnu", [], "vpdpbusd"),
-        ("alderlake", "x86_64-linux-gnu", [], "vpdpbusd"),
-        ("cortex-a76", "aarch64-linux-gnu", ["+i8mm"], "usdot"),
+        x86("x86-64-v2"),
+        x86("knl"),  # AVX-512 without its instructions for integers of 8 and 16 bits
+        Target({"kind": "opencl", "device": "mali", "host": {"kind": "llvm"}}),
     ],
 )
-@pytest.mark.parametrize("name", ["conv3x3_border", "first_layer", "dense_rows"])
-def test_compiles_to_dot_products(name: str, mcpu: str, mtriple: str, mattr: list[str], instruction: str) -> None:
-    target = Target({"kind": "llvm", "mcpu": mcpu, "mtriple": mtriple, "mattr": mattr, "num-cores": 1})
-    assert has_dot_products(target)
-    space = search_space(WORKLOADS[name], target)
-    assert space is not None
-    config = space.seed_configs()[0]
-    func = template_named(config.template).prim_func(WORKLOADS[name], target, config)
-    assert instruction in build(func, target).inspect_source("asm")
+def test_targets_without_instructions(target: Target) -> None:
+    assert products_of(target) is None
 
 
-def test_no_template_applies_without_dot_products() -> None:
-    target = Target({"kind": "llvm", "mcpu": "x86-64-v3", "mtriple": "x86_64-linux-gnu", "num-cores": 1})
-    assert not has_dot_products(target)
+def test_no_template_applies_without_instructions() -> None:
+    target = x86("x86-64-v2")
     assert all(search_space(w, target) is None for name, w in WORKLOADS.items() if "depthwise" not in name)
+
+
+def test_what_sums_of_moved_data_lack() -> None:
+    """It is packed byte by byte, and read as the kernel reads it."""
+    weight = np.random.default_rng(0).integers(-128, 128, (2, 9, 4, 4)).astype(np.int8)
+    (packed,) = lacking(weight, 4)[:1]
+    parts = packed.view(np.uint8).reshape(4, 4).astype(np.int64)
+    value = sum(parts[i] << (8 * i) for i in range(4)).astype(np.uint32).view(np.int32)
+    assert value.tolist() == (128 * weight[0].astype(int).sum((0, 2))).tolist()
 
 
 def test_a_quantised_result_may_be_one_step_off_in_a_thousandth_of_its_values() -> None:

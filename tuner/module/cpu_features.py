@@ -34,10 +34,12 @@ _X86 = {
     "avx512vl": "avx512vl",
     "avx512vnni": "avx512_vnni",
     "avx512bf16": "avx512_bf16",
+    "avxvnni": "avx_vnni",
 }
 _ARM = {
     "neon": "asimd",
     "dotprod": "asimddp",
+    "i8mm": "i8mm",
     "fullfp16": "asimdhp",
     "sve": "sve",
     "sve2": "sve2",

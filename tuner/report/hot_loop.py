@@ -13,12 +13,18 @@ from typing import Any
 
 _LABEL = re.compile(r"^([.\w$]+):")
 _JUMP = re.compile(r"^\s+(?:j\w+|b(?:\.\w+)?|cbn?z\s+\w+,|tbn?z\s+\w+,\s*#?\d+,)\s+([.\w$]+)\s*(?:#.*|//.*)?$")
-_INSTRUCTION = re.compile(r"^\s+[a-z]")
-_MULTIPLY_ADD = re.compile(r"^\s+(?:v?fn?m(?:add|sub)\w*p[sdh]|fml[as]|bfmlal\w|v?pdp\w+)\s")
+_INSTRUCTION = re.compile(r"^\s+(?:\{vex\}\s+)?[a-z]")
+_MULTIPLY_ADD = re.compile(
+    r"^\s+(?:\{vex\}\s+)?"
+    r"(?:v?fn?m(?:add|sub)\w*p[sdh]|fml[as]|bfmlal\w|v?pdp\w+|v?pmaddwd|[su]{1,2}dot|smull)\s"
+)
 _X86 = re.compile(r"%([xyz]mm\d+)")
 _ARM = re.compile(r"\b[vq](\d+)(?:\.\d*[bhsd])?\b")
-_STACK = re.compile(r"\(%r[sb]p|\[(?:sp|x29)\b")
-_VECTOR_STORE = re.compile(r"^\s+(?:v?mov[au]p[sd]\s+%[xyz]mm\d+,\s*\S*\(%r[sb]p|st[rpu]\w*\s+[vqd]\d+.*\[(?:sp|x29))")
+# Where no frame begins at %rbp, it holds an address in the data.
+_FRAME = re.compile(r"\bmovq\s+%rsp, %rbp")
+_STACK = re.compile(r"\(%rsp|\[(?:sp|x29)\b")
+_STACK_AND_FRAME = re.compile(r"\(%r[sb]p|\[(?:sp|x29)\b")
+_VECTOR_STORE = re.compile(r"^\s+(?:v?mov(?:[au]p[sd]|dq[au]\d*)\s+%[xyz]mm\d+,|st[rpu]\w*\s+[vqd]\d+)")
 
 # These match parts of a source: comments, reads from an address (its arithmetic is in the brackets that follow), fused
 # multiply-adds, and products of vectors' components.
@@ -63,18 +69,19 @@ def in_assembly(text: str) -> Loop | None:
             labels[label[1]] = i
         elif (jump := _JUMP.match(line)) is not None and jump[1] in labels:
             spans.append((labels[jump[1]], i))
-    return _hottest(spans, lambda first, last: _counted(lines, first, last))
+    stack = _STACK_AND_FRAME if _FRAME.search(text) else _STACK
+    return _hottest(spans, lambda first, last: _counted(lines, first, last, stack))
 
 
-def _counted(lines: Sequence[str], first: int, last: int) -> Loop:
+def _counted(lines: Sequence[str], first: int, last: int, stack: re.Pattern[str]) -> Loop:
     body = [line for line in lines[first : last + 1] if _INSTRUCTION.match(line)]
     vector = [line for line in body if _X86.search(line) or _ARM.search(line)]
     registers = {re.sub(r"^[xyz]mm", "", name) for line in body for name in _X86.findall(line)}
     registers = registers or {name for line in body for name in _ARM.findall(line)}
-    stores = sum(_VECTOR_STORE.match(line) is not None for line in body)
-    stack = sum(_STACK.search(line) is not None for line in vector)
+    moved = [line for line in vector if stack.search(line) is not None]
+    stores = sum(_VECTOR_STORE.match(line) is not None for line in moved)
     adds = sum(_MULTIPLY_ADD.match(line) is not None for line in body)
-    return Loop(first, last, len(body), adds, len(registers), stores, stack - stores)
+    return Loop(first, last, len(body), adds, len(registers), stores, len(moved) - stores)
 
 
 def in_source(text: str) -> Loop | None:

@@ -8,7 +8,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from templates.cpu.dot_products import has_dot_products
+from templates.cpu.dot_products import products_of
 from templates.integers import INTEGERS
 from tests.templates.support import host_target
 from tests.tuner.graph.networks import Net, calls, run
@@ -17,7 +17,7 @@ from tuner.graph import FusedGraph, fuse, load_onnx
 
 QOPERATOR = "qoperator"
 SHAPE = (1, 3, 32, 32)
-needs_dot_products = pytest.mark.skipif(not has_dot_products(host_target()), reason="the processor has no dot products")
+needs_dot_products = pytest.mark.skipif(products_of(host_target()) is None, reason="the processor has no dot products")
 
 
 def _network(path: Path) -> Path:

@@ -7,13 +7,14 @@ import onnxruntime
 import pytest
 from onnx import TensorProto
 
-from templates.cpu.dot_products import has_dot_products
+from templates.cpu.dot_products import products_of
 from templates.integers import INTEGERS
+from tests.templates.cpu.integer_cpus import ARM, TARGETS, X86
 from tests.templates.support import host_target
 from tests.tuner.graph.networks import Net, random_inputs, run
 from tuner.graph import AnchorStep, fuse, load_onnx, multiplies_integers, precisions
 
-needs_dot_products = pytest.mark.skipif(not has_dot_products(host_target()), reason="the processor has no dot products")
+needs_dot_products = pytest.mark.skipif(products_of(host_target()) is None, reason="the processor has no dot products")
 
 
 def _whole(net: Net, *shape: int, dtype: type, low: int | None = None, high: int | None = None) -> str:
@@ -156,8 +157,15 @@ def test_a_quantised_network_says_what_multiplies_integers(tmp_path) -> None:
     )
 
 
+@pytest.mark.parametrize("cpu", [*X86, *ARM])
+def test_integers_are_for_cpus_that_gain(cpu: str) -> None:
+    """On NEON without dot products they are slower than Winograd's algorithm in float32."""
+    assert multiplies_integers([TARGETS[cpu]]) == (cpu != "smull")
+
+
+@needs_dot_products
 def test_integers_are_for_one_cpu_that_multiplies_them() -> None:
     target = host_target()
-    assert multiplies_integers([target]) == has_dot_products(target)
+    assert multiplies_integers([target])
     assert not multiplies_integers([target, target])
     assert not multiplies_integers([])

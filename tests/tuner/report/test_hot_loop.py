@@ -63,6 +63,31 @@ def test_the_innermost_loop_with_the_multiply_adds_is_found_and_counted():
     assert [line[2:] for line in lines] == X86.splitlines()
 
 
+def test_the_base_pointer_is_the_stacks_where_a_frame_begins_at_it():
+    moved = X86.replace("%rsp", "%rbp")
+    for text, counts in ((moved, (0, 0)), (moved.replace("movq\t%rdi, %rax", "movq\t%rsp, %rbp"), (1, 1))):
+        loop = in_assembly(text)
+        assert loop is not None
+        assert (loop.stack_stores, loop.stack_loads) == counts
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "\tvpmaddwd\t%ymm1, %ymm3, %ymm4",
+        "\tvpdpbusd\t(%rsi){1to16}, %zmm1, %zmm2",
+        "\t{vex}\tvpdpbusd\t%ymm1, %ymm3, %ymm4",
+        "\tsdot\tv6.4s, v7.16b, v13.16b",
+        "\tusdot\tv6.4s, v7.16b, v13.16b",
+        "\tsmull\tv22.8h, v18.8b, v17.8b",
+    ],
+)
+def test_products_of_integers_are_multiply_adds(line: str) -> None:
+    loop = in_assembly(f".L0:\n{line}\n\tjne\t.L0\n")
+    assert loop is not None
+    assert loop.multiply_adds == 1
+
+
 def test_texts_without_such_a_loop_have_none():
     assert in_assembly("main:\n\tvfmadd231ps\t%ymm1, %ymm2, %ymm3\n\tretq\n") is None
     assert in_assembly(".L1:\n\tincq\t%rax\n\tjne\t.L1\n") is None

@@ -25,6 +25,7 @@ static const Feature known[] = {
     {"bmi", 7, 0, EBX, 3, 0},            {"bmi2", 7, 0, EBX, 8, 0},           {"avx512f", 7, 0, EBX, 16, ZMM},
     {"avx512dq", 7, 0, EBX, 17, ZMM},    {"avx512cd", 7, 0, EBX, 28, ZMM},    {"avx512bw", 7, 0, EBX, 30, ZMM},
     {"avx512vl", 7, 0, EBX, 31, ZMM},    {"avx512vnni", 7, 0, ECX, 11, ZMM},  {"avx512bf16", 7, 1, EAX, 5, ZMM},
+    {"avxvnni", 7, 1, EAX, 4, YMM},
     {"xop", 0x80000001u, 0, ECX, 11, YMM},
 };
 
@@ -53,7 +54,7 @@ typedef struct {
 static const Feature known[] = {
 #if defined(__aarch64__)
     {"neon", AT_HWCAP, 1}, {"fullfp16", AT_HWCAP, 10}, {"dotprod", AT_HWCAP, 20},
-    {"sve", AT_HWCAP, 22}, {"sve2", AT_HWCAP2, 1},
+    {"sve", AT_HWCAP, 22}, {"sve2", AT_HWCAP2, 1},   {"i8mm", AT_HWCAP2, 13},
 #else
     {"neon", AT_HWCAP, 12},
 #endif

@@ -18,7 +18,7 @@ from tvm import relax
 from tvm.ir import Var
 from tvm.target import Target
 
-from templates.cpu.dot_products import has_dot_products
+from templates.cpu.dot_products import products_of
 from templates.depthwise import MOST_TAPS
 from templates.integers import INTEGERS, SUMS
 from templates.workloads import Conv2d, Dense
@@ -33,8 +33,10 @@ _SIGNED = 128  # moves int8 to uint8
 
 
 def multiplies_integers(targets: Sequence[Target]) -> bool:
-    """Tell whether what is built for these targets multiplies integers: one CPU that has instructions for it."""
-    return len(targets) == 1 and has_dot_products(targets[0])
+    """Tell whether what is built for these targets multiplies integers: one CPU that has instructions for it by which
+    networks are faster than in float32."""
+    products = products_of(targets[0]) if len(targets) == 1 else None
+    return products is not None and products.pays
 
 
 def precisions(graph: FusedGraph) -> str:
