@@ -7,6 +7,7 @@ are computed in parallel. The default schedule would go through memory once for 
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
 from tvm.s_tir import Schedule, ScheduleError
 
@@ -30,30 +31,32 @@ def schedule_rows(sch: Schedule, lanes: int) -> Schedule | None:
     if set(kinds) != {"S"} or -1 in extents or len(sch.get_consumers(last)):
         return None
     for depth in range(len(extents) - 1, 0, -1):
-        if prod(extents[:depth]) >= _LEAST_ROWS and (found := _by_rows(sch, names, depth)) is not None:
-            for name in names:
-                _vectorise(found, name, lanes)
-            return found
+        if prod(extents[:depth]) >= _LEAST_ROWS:
+            for found in _by_rows(sch, names, depth):
+                try:
+                    _vectorise_all(found, names, lanes, len(extents) - depth)
+                except ScheduleError:  # the rows of a group do not lie along one axis
+                    continue
+                return found
     return None
 
 
-def _by_rows(sch: Schedule, names: list[str], depth: int) -> Schedule | None:
-    """Return the schedule with all stages computed in the outermost `depth` loops of the last, for a few rows at once
-    where they are short. Return None if a stage would compute a value for several rows, or cannot be moved."""
+def _by_rows(sch: Schedule, names: list[str], depth: int) -> list[Schedule]:
+    """Return schedules with all stages computed in the outermost `depth` loops of the last: one for a few rows at once,
+    if they are short, and one for single rows. There are none if a stage would compute a value for several rows, or
+    cannot be moved."""
     single = _by_groups(sch, names, depth, 1)
     if single is None:
-        return None
+        return []
     found, rows, values = single
-    for group in _GROUPS:
-        if rows % group == 0 and values * group <= _MAX_GROUP_VALUES:
-            grouped = _by_groups(sch, names, depth, group)
-            return found if grouped is None else grouped[0]
-    return found
+    group = next((n for n in _GROUPS if rows % n == 0 and values * n <= _MAX_GROUP_VALUES), 1)
+    grouped = _by_groups(sch, names, depth, group) if group > 1 else None
+    return [found] if grouped is None else [grouped[0], found]
 
 
 def _by_groups(sch: Schedule, names: list[str], depth: int, group: int) -> tuple[Schedule, int, int] | None:
-    """Return the schedule for groups of rows, the number of groups, and the values of all stages of one. Return None as
-    `_by_rows` does."""
+    """Return the schedule for groups of rows, the number of groups, and the values of all stages of one. Return None
+    where `_by_rows` has none."""
     sch = sch.copy()
     loops = sch.get_loops(sch.get_sblock(names[-1]))
     row = sch.fuse(*loops[:depth]) if depth > 1 else loops[0]
@@ -79,10 +82,17 @@ def _by_groups(sch: Schedule, names: list[str], depth: int, group: int) -> tuple
     return sch, rows, values
 
 
-def _vectorise(sch: Schedule, name: str, lanes: int) -> None:
-    """Vectorise a stage of a row along its last axis that is contiguous in memory, with sums outside of the vectors."""
+def _vectorise_all(sch: Schedule, names: list[str], lanes: int, inner: int) -> None:
+    """Vectorise all stages. The last one has `inner` loops in a row."""
+    for name in names[:-1]:
+        _vectorise(sch, name, lanes, sch.get_loops(sch.get_sblock(name))[1:])
+    _vectorise(sch, names[-1], lanes, sch.get_loops(sch.get_sblock(names[-1]))[-inner:])
+
+
+def _vectorise(sch: Schedule, name: str, lanes: int, loops: list[Any]) -> None:
+    """Vectorise a stage, which has these loops in a row or a group of rows, along its last axis that is contiguous in
+    memory, with sums outside of the vectors."""
     block = sch.get_sblock(name)
-    loops = sch.get_loops(block)[1:]
     iter_vars, extents = sch.get(block).iter_vars[-len(loops) :], extents_of(sch, loops)
     offset = len(sch.get(block).iter_vars) - len(loops)
     is_sum = [int(v.iter_type) == 2 for v in iter_vars]

@@ -19,6 +19,7 @@ CASES = [
     for template in TEMPLATES
     for name, workload in WORKLOADS.items()
     if TEMPLATES[template].op == workload.op
+    and workload.dtype in TEMPLATES[template].dtypes
     and TEMPLATES[template].space(workload, host_target("x86-64-v3" if "x86" in str(host_target()) else None))
 ]
 
@@ -53,7 +54,10 @@ def test_results_match_float64(template: str, name: str) -> None:
 def test_results_match_float64_with_narrow_vectors(name: str, mcpu: str) -> None:
     target = host_target(mcpu)
     for template in all_templates():
-        if template.op == WORKLOADS[name].op and template.space(WORKLOADS[name], target) is not None:
+        workload = WORKLOADS[name]
+        if template.op != workload.op or workload.dtype not in template.dtypes:
+            continue
+        if template.space(workload, target) is not None:
             for config in _chosen(template, WORKLOADS[name], target, 1):
                 assert Compiled(template, WORKLOADS[name], target, config).error() < 3e-5, dict(config.knobs)
 

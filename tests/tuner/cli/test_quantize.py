@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 import pytest
 
-from templates.cpu.dot_products import has_dot_products
+from templates.cpu.dot_products import products_of
 from tests.browser import needs_chromium, opened
 from tests.templates.support import host_target
 from tests.tuner.cli.conftest import TUNE, Done, everything_under, run_tune
@@ -58,7 +58,7 @@ def test_the_table_says_what_stayed_in_float_and_why(quantized: Done) -> None:
 def test_other_commands_take_the_file(folder: Path) -> None:
     done = run_tune("build", "q.onnx", "-o", "q.tuned", "--threads", 1, cwd=folder)
     assert done.status == 0, done.err
-    if has_dot_products(host_target()):
+    if products_of(host_target()) is not None:
         assert "5 of 6 convolutions and dense layers multiply integers of 8 bits" in done.err
     np.savez(folder / "one.npz", x=samples()[3:4])
     done = run_tune("run", "q.tuned", "--input", "one.npz", "--output", "y.npz", cwd=folder)

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 
-from templates.cpu.dot_products import has_dot_products
+from templates.cpu.dot_products import products_of
 from templates.integers import INTEGERS
 from tests.templates.support import host_target
 from tests.tuner.graph.networks import run
@@ -16,7 +16,7 @@ from tuner.graph import fuse, load_onnx
 from tuner.module import OnnxReference
 from tuner.quantization import Bounds, Calibration, Method, Quantized
 
-needs_dot_products = pytest.mark.skipif(not has_dot_products(host_target()), reason="the processor has no dot products")
+needs_dot_products = pytest.mark.skipif(products_of(host_target()) is None, reason="the processor has no dot products")
 
 
 def in_float(done: Quantized) -> dict[str, str]:
