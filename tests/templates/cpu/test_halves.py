@@ -76,6 +76,26 @@ def test_results_match_float64(name: str, tmp_path: Path) -> None:
 
 
 @needs_qemu
+@pytest.mark.parametrize(
+    ("name", "anchor"),
+    [("cpu.conv2d_direct", Conv2d(1, 4096, 2, 3, 16, (1, 1))), ("cpu.dense", Dense(2, 4096, 16))],
+)
+def test_long_sums_are_widened(name: str, anchor: Conv2d | Dense, tmp_path: Path) -> None:
+    """4096 products of 0.5: a half would stop growing at 1024."""
+    template, workload, target = TEMPLATES[name], anchor.workload((), "float16"), arm("cortex-a76")
+    space = template.space(workload, target)
+    assert space is not None
+    rng = random.Random(3)
+    configs = [space.seed_configs()[0], *filter(None, (space.sample(rng) for _ in range(4)))]
+    inputs = random_operands(workload, 0)
+    ones = replace(inputs, data=np.ones_like(inputs.data), weight=np.full_like(inputs.weight, 0.5))
+    kernels = [Compiled(template, workload, target, config) for config in configs]
+    shapes = [anchor.out_shape] * len(kernels)
+    for result in run_emulated(kernels, [ones] * len(kernels), shapes, tmp_path, "cortex-a76"):
+        np.testing.assert_array_equal(result, np.full(anchor.out_shape, 2048, np.float16))
+
+
+@needs_qemu
 @pytest.mark.parametrize("transposed", [False, True])
 def test_products_of_matrices_match_float64(transposed: bool, tmp_path: Path) -> None:
     """Also of large values and of one that is no number."""
