@@ -69,7 +69,7 @@ MinSqnrOption = Annotated[
 EXAMPLES = (
     "tune quantize net.onnx --calibration images -o net.int8.onnx",
     "tune quantize net.onnx -c s.npz --labels l.txt --max-drop 0.5 -o q.onnx",
-    "tune quantize net.onnx -c samples --method entropy --min-sqnr 30 --report quantized.html -o net.int8.onnx",
+    "tune quantize net.onnx -c images --min-sqnr 30 --report q.html -o q.onnx",
 )
 
 
