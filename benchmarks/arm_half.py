@@ -14,13 +14,12 @@ import argparse
 import json
 import random
 import re
-import shutil
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from mca import cycles, find_mca
 from tvm.target import Target
 
 from templates.cpu.isa import vector_unit
@@ -42,8 +41,7 @@ LAYERS: dict[str, tuple[str, Conv2d | Dense]] = {
     "dense, 48 rows": ("cpu.dense", Dense(48, 768, 768)),
 }
 CPUS = ("neoverse-n1", "neoverse-v1")
-_ITERATIONS = 100
-_OLDEST = 17  # version of LLVM
+_HALVES = "+fullfp16"
 _JUMP = re.compile(r"^\s+(?:b(?:\.\w+)?|cbn?z\s+\w+,|tbn?z\s+\w+,\s*#?\d+,)\s+([.\w$]+)\s*$")
 
 
@@ -56,29 +54,6 @@ class Estimate:
     rate: float
     widened_rate: float
     spills: int
-
-
-def find_mca(given: str | None) -> str:
-    """Return the command of llvm-mca. Raises BadInput if there is none, or if it knows too few cores."""
-    names = [given] if given else [f"llvm-mca-{version}" for version in range(22, _OLDEST - 1, -1)] + ["llvm-mca"]
-    found = next((name for name in names if shutil.which(name)), None)
-    if found is None:
-        raise BadInput(f"{names[0]} is not installed: apt-get install llvm-19, or name another with --mca")
-    said = subprocess.run([found, "--version"], capture_output=True, text=True, check=True).stdout
-    version = re.search(r"LLVM version (\d+)", said)
-    if version is None or int(version[1]) < _OLDEST:
-        raise BadInput(f"{found}: has no models of these cores before LLVM {_OLDEST}: apt-get install llvm-19")
-    return found
-
-
-def cycles(mca: str, cpu: str, code: Sequence[str]) -> float:
-    """Return the cycles that llvm-mca gives one pass through some lines of assembly, of many in a row."""
-    kept = [line for line in code if re.match(r"\s+[a-z]|[.\w$]+:", line)]
-    command = [mca, "-mtriple=aarch64", f"-mcpu={cpu}", "-mattr=+fullfp16", f"-iterations={_ITERATIONS}"]
-    done = subprocess.run(command, input="\n".join(kept), capture_output=True, text=True, check=True)
-    total = re.search(r"Total Cycles:\s+(\d+)", done.stdout)
-    assert total is not None
-    return int(total[1]) / _ITERATIONS
 
 
 def _widening(lines: Sequence[str], loop: Loop) -> list[str]:
@@ -112,7 +87,7 @@ def estimate(mca: str, cpu: str, workload: Workload, config: Config) -> Estimate
     vectors = sum(bool(re.search(rf"\sfmla\s+v\d+\.{lanes}[sh],", line)) for line in body)
     if not vectors:
         return None
-    taken = cycles(mca, cpu, body)
+    taken = cycles(mca, cpu, body, _HALVES)
     rate = widened = lanes * vectors / taken
     if config.knobs.get("sums", 0):
         rest = _widening(lines, loop)
@@ -120,7 +95,7 @@ def estimate(mca: str, cpu: str, workload: Workload, config: Config) -> Estimate
             return None  # the hot loop is that of the last, narrower tiles
         sums = sum(bool(re.search(r"\sfcvtl\s", line)) for line in rest)
         adds = sums * _terms(workload, config, lanes)  # of vectors, for one widening
-        widened = lanes * adds / (adds / vectors * taken + cycles(mca, cpu, rest))
+        widened = lanes * adds / (adds / vectors * taken + cycles(mca, cpu, rest, _HALVES))
     return Estimate(dict(config.knobs), rate, widened, (loop.stack_stores or 0) + (loop.stack_loads or 0))
 
 

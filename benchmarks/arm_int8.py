@@ -17,18 +17,18 @@ import argparse
 import json
 import random
 import re
-import shutil
-import subprocess
 import sys
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from mca import cycles, find_mca
 from tvm.target import Target
 
 from templates.integers import INTEGERS
 from templates.lowering import build
 from templates.template import template_named
 from templates.workloads import Conv2d, Dense
+from tuner.errors import BadInput
 from tuner.report.hot_loop import in_assembly
 from tuning_db.record import Config, Workload
 
@@ -49,8 +49,6 @@ CORES = {
     "neoverse-n1": ("neoverse-n1", [], "neoverse-n1"),
     "neoverse-v1": ("neoverse-v1", [], "neoverse-v1"),
 }
-_ITERATIONS = 100
-_OLDEST = 17  # version of LLVM with models of Neoverse N1 and V1
 # Multiply-adds of single values in an instruction.
 _PRODUCTS = {"fmla": 4, "smull": 8, "sdot": 16, "usdot": 16}
 
@@ -64,15 +62,6 @@ class Estimate:
     knobs: dict[str, Any]
     rate: float
     spilled: int
-
-
-def find_mca(given: str | None) -> str:
-    """Return the command of llvm-mca, or exit with a line that says what to install."""
-    names = [given] if given else [f"llvm-mca-{version}" for version in range(22, _OLDEST - 1, -1)]
-    found = next((name for name in names if shutil.which(name)), None)
-    if found is None:
-        raise SystemExit(f"arm_int8: {names[0]} is not installed: apt-get install llvm-19, or name another with --mca")
-    return found
 
 
 def target_of(core: str) -> Target:
@@ -92,14 +81,10 @@ def estimate(mca: str, core: str, workload: Workload, config: Config) -> Estimat
     products = sum(size for line in body for name, size in _PRODUCTS.items() if re.match(rf"\s+{name}\s+v", line))
     if not products:
         return None
-    code = "\n".join(line for line in body if re.match(r"\s+[a-z]|[.\w$]+:", line))
-    command = [mca, "-mtriple=aarch64", f"-mcpu={CORES[core][2]}", "-mattr=+v8.6a", f"-iterations={_ITERATIONS}"]
-    done = subprocess.run(command, input=code, capture_output=True, text=True, check=True)
-    cycles = re.search(r"Total Cycles:\s+(\d+)", done.stdout)
-    assert cycles is not None
+    taken = cycles(mca, CORES[core][2], body, "+v8.6a")
     saved = 9 * config["m"] ** 2 / (config["m"] + 2) ** 2 if "m" in config.knobs else 1
     spilled = (loop.stack_stores or 0) + (loop.stack_loads or 0)
-    return Estimate(config.template, dict(config.knobs), products * saved * _ITERATIONS / int(cycles[1]), spilled)
+    return Estimate(config.template, dict(config.knobs), products * saved / taken, spilled)
 
 
 def best(mca: str, core: str, template: str, workload: Workload, samples: int) -> Estimate | None:
@@ -144,7 +129,11 @@ def main() -> int:
     parser.add_argument("--samples", type=int, default=8, help="random configs of each layer, besides the first ones")
     parser.add_argument("--mca", help="the command of llvm-mca")
     asked = parser.parse_args()
-    mca = find_mca(asked.mca)
+    try:
+        mca = find_mca(asked.mca)
+    except BadInput as missing:
+        print(f"arm_int8: {missing}", file=sys.stderr)
+        return 2
     cores, layers = (["neoverse-n1"], ["1x1"]) if asked.quick else (list(CORES), list(LAYERS))
     rows = [row_of(mca, core, layer, asked.samples) for core in cores for layer in layers]
     if asked.json:

@@ -64,7 +64,7 @@ def compared(name: str, arrays: dict[str, np.ndarray]) -> list[dict[str, Any]]:
                 "network": name,
                 "pair": f"{one}, {other}",
                 "same_top1": int((arrays[one].argmax(1) == arrays[other].argmax(1)).sum()),
-                "equal": float((apart < 1 - (_NEAR - 1)).mean()),
+                "equal": float((apart < 0.5).mean()),
                 "within_a_step": float((apart < _NEAR).mean()),
                 "most_steps": round(float(apart.max())),
             }

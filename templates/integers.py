@@ -65,9 +65,6 @@ class Held:
 AS_GIVEN = Held()
 
 
-AS_GIVEN = Held()
-
-
 def lacking(weight: np.ndarray, group: int, outer: int = 1) -> np.ndarray:
     """Return what sums of moved data lack, `MIDDLE` times the sum of the weights, as weights to be packed behind these.
 

@@ -21,8 +21,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.target import Target
 
-from templates import bounds
-from templates.bounds import bind
+from templates.bounds import bind, within
 from templates.cpu.isa import has_feature
 
 # Adding this to a small number rounds the number to an integer, which the lowest bits of the sum then hold.
@@ -206,7 +205,7 @@ def _float(bits: Any) -> Any:
 
 def _within(x: Any, least: float, largest: float) -> Any:
     """Bound x, but keep NaN."""
-    return bounds.within(x, _f32(least), _f32(largest))
+    return within(x, _f32(least), _f32(largest))
 
 
 def _power_of_two(exponent: Any) -> Any:

@@ -8,7 +8,7 @@ lanes) and values as (columns, vectors, lanes), once for each part of a head's r
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,8 +93,8 @@ class TiledProblem:
         return -(-self.view.columns // wide) * wide
 
 
-def tile_knobs(problem: TiledProblem, parts: Sequence[int] = _PARTS) -> tuple[Knob, ...]:
-    """Return the knobs of a tile. A head is cut into one of `parts`."""
+def tile_knobs(problem: TiledProblem) -> tuple[Knob, ...]:
+    """Return the knobs of a tile."""
     view = problem.view
     return (
         Knob("rows", tile_sizes(view.rows, 24)),
@@ -104,7 +104,7 @@ def tile_knobs(problem: TiledProblem, parts: Sequence[int] = _PARTS) -> tuple[Kn
         Knob("vb", divisors(problem.value_vectors, 8)),
         Knob("ki", tuple(k for k in _TERMS if view.depth % k == 0)),
         Knob("kj", tuple(k for k in _TERMS if k <= view.columns)),
-        Knob("parts", tuple(p for p in parts if p <= view.rows)),
+        Knob("parts", tuple(p for p in _PARTS if p <= view.rows)),
     )
 
 
@@ -261,7 +261,7 @@ def _scores(problem: TiledProblem, given: Given, v: Values) -> te.Tensor:
 def _schedule(func: tirx.PrimFunc, v: Values, *, keys_in_vectors: bool) -> tirx.PrimFunc:
     """Schedule the loops as: heads and parts | tiles of rows | register tiles."""
     sch = new_schedule(func)
-    chunk, _ = tile_rows(sch, v)
+    chunk = tile_rows(sch, v)
     sch.parallel(chunk)
     for name in ("keys", "values"):
         sch.compute_at(sch.get_sblock(name), chunk, preserve_unit_loops=True)
@@ -274,9 +274,9 @@ def _schedule(func: tirx.PrimFunc, v: Values, *, keys_in_vectors: bool) -> tirx.
     return sch.mod["main"]
 
 
-def tile_rows(sch: Schedule, v: Values) -> tuple[Any, Any]:
+def tile_rows(sch: Schedule, v: Values) -> Any:
     """Compute all stages but the packing of keys and values in the loop over tiles of rows. Return the loop over heads
-    and parts and, inside of it, that over tiles."""
+    and parts."""
     attended = sch.get_sblock("attended")
     g, i, outer, inner, x = sch.get_loops(attended)
     part, tile, upper, row = sch.split(i, [v["parts"], None, v["rows"] // v["value_rows"], v["value_rows"]])
@@ -286,7 +286,7 @@ def tile_rows(sch: Schedule, v: Values) -> tuple[Any, Any]:
     sch.compute_at(sch.get_sblock("products"), outer, preserve_unit_loops=True)
     for name in ROW_STAGES:
         sch.compute_at(sch.get_sblock(name), tile, preserve_unit_loops=True)
-    return chunk, tile
+    return chunk
 
 
 def schedule_tile(sch: Schedule, v: Values) -> None:

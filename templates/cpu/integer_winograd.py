@@ -76,10 +76,8 @@ class IntegerWinograd(Winograd):
         return True
 
     def pack_weight(self, workload: Workload, target: Target, config: Config, weight: np.ndarray) -> np.ndarray:
-        blocks, group = (
-            self._problem(workload, target, _M).blocks.padded(config["ob"]),
-            multiplied_by(target).held.group,
-        )
+        blocks = self._problem(workload, target, _M).blocks.padded(config["ob"])
+        group = multiplied_by(target).held.group
         signs = np.outer(_SIGNS, _SIGNS)[..., None, None, None, None]
         whole = (transformed_weight(_M, blocks, weight) * (signs * 2**_SHIFT)).astype(np.int16)
         *outer, depth, lanes = whole.shape

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tvm import tirx
 from tvm.script import tirx as T
 from tvm.target import Target
@@ -24,7 +26,7 @@ def lookup(count: int) -> tirx.PrimFunc:
     """Return the function (table, indices, out) with out[i] = table[indices[i]], for `count` bytes. A vector is looked
     up in each half of the table, and the highest bit of an index chooses."""
     vectors, rest = divmod(count, _LANES)
-    chunks, name = -(-vectors // _CHUNK), "llvm.x86.avx512.vpermi2var.qi.512"
+    chunks = -(-vectors // _CHUNK)
 
     @T.prim_func(s_tir=True)
     def function(
@@ -34,22 +36,16 @@ def lookup(count: int) -> tirx.PrimFunc:
             for vector in T.serial(T.min(_CHUNK, vectors - chunk * _CHUNK)):
                 at = (chunk * _CHUNK + vector) * _LANES
                 index = indices.vload([at], "uint8x64")
-                low = T.call_llvm_pure_intrin(
-                    T.llvm_lookup_intrinsic_id(name),
-                    table.vload([0], "uint8x64"),
-                    index,
-                    table.vload([64], "uint8x64"),
-                    dtype="uint8x64",
-                )
-                high = T.call_llvm_pure_intrin(
-                    T.llvm_lookup_intrinsic_id(name),
-                    table.vload([128], "uint8x64"),
-                    index,
-                    table.vload([192], "uint8x64"),
-                    dtype="uint8x64",
-                )
+                low, high = _in_half(table, index, 0), _in_half(table, index, 128)
                 out[T.ramp(at, 1, 64)] = T.Select(index < T.broadcast(T.uint8(128), 64), low, high)
         for i in T.serial(rest):
             out[vectors * _LANES + i] = table[T.cast(indices[vectors * _LANES + i], "int32")]
 
     return function
+
+
+def _in_half(table: Any, index: Any, first: int) -> Any:
+    """Look a vector of indices up in the half of the table that begins at `first`, by their lowest seven bits."""
+    number = T.llvm_lookup_intrinsic_id("llvm.x86.avx512.vpermi2var.qi.512")
+    one, other = (table.vload([at], "uint8x64") for at in (first, first + _LANES))
+    return T.call_llvm_pure_intrin(number, one, index, other, dtype="uint8x64")

@@ -60,7 +60,7 @@ class RowsAttention(Template):
     def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
         problem = _problem(workload, gpu_limits_of(target))
         sch = new_schedule(tiled_compute(problem, config.knobs))
-        chunk, _ = tile_rows(sch, config.knobs)
+        chunk = tile_rows(sch, config.knobs)
         block, item = sch.split(chunk, [None, 1])
         launch(sch, {"blockIdx.x": [block], "threadIdx.x": [item]})
         for name in ROW_STAGES:

@@ -48,8 +48,8 @@ def program_of(scheduled: Sequence[tirx.PrimFunc], target: Target, folder: Path)
 
 
 def call_emulated(program: Path, given: Sequence[Sequence[np.ndarray]], cpu: str) -> list[np.ndarray]:
-    """What the functions of a program write to the last of the arrays that are given to each, as qemu's `cpu` computes
-    it."""
+    """Run a program, and return what each of its functions writes to the last of the arrays that it is given, as qemu's
+    `cpu` computes it."""
     sent = b"".join(map(_sent, given))
     done = subprocess.run(["qemu-aarch64", "-cpu", cpu, str(program)], input=sent, capture_output=True, check=False)
     assert done.returncode == 0, (done.returncode, done.stderr)

@@ -85,7 +85,7 @@ class Compiled:
         return self.plain(out.numpy(), shape)
 
     def arrays(self, inputs: Operands, shape: tuple[int, ...]) -> list[np.ndarray]:
-        """What the function takes: its operands and, for the result, values that are no numbers."""
+        """Return what the function takes: its operands and, for the result, values that are no numbers."""
         template, layouts = self.template, self.template.layouts(self.workload, self.target)
         extra = [
             self._packed(OPERANDS[step].shape, array, layouts.out)

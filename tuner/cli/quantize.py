@@ -15,11 +15,11 @@ import typer
 from rich.progress import Progress as Bar
 from rich.table import Table
 
-from board_agent.disk import whole_file
 from tuner.cli.common import JsonOption, Output, check_file, check_parent_writable, split_list
 from tuner.cli.network import BatchOption, ModelArgument, Network, ShapeOption, network_asked
 from tuner.cli.progress import LINE_SECONDS
 from tuner.errors import BadInput
+from tuner.files import write_whole
 
 if TYPE_CHECKING:
     from tuner.quantization import Judged, Pixels, Quantized
@@ -127,8 +127,8 @@ def command(
         if report is not None:
             from tuner.report.page import render_quantised
 
-            _write(report, render_quantised(_as_dict(done, request)).encode())
-        _write(output, done.choice.model.SerializeToString())
+            write_whole(report, render_quantised(_as_dict(done, request)).encode())
+        write_whole(output, done.choice.model.SerializeToString())
         _show(done, labels is not None, out)
         out.show(f"wrote {output} ({output.stat().st_size / 1e6:.1f} MB)")
         if report is not None:
@@ -139,8 +139,8 @@ def command(
 
 @dataclass(frozen=True)
 class _Request:
-    """What is quantised, with which samples and labels, by which method (and its percentage), and within which bounds
-    (percentage points of top-1, and decibels)."""
+    """Holds what is quantised, with which samples and labels, by which method (and its percentage), and within which
+    bounds (percentage points of top-1, and decibels)."""
 
     network: Network
     samples: Path
@@ -206,15 +206,6 @@ def _shown(out: Output) -> Iterator[Progress]:
             out.remark(f"{what}: {done} of {count}" if count else what)
 
     yield line
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write the whole file or nothing. Raises BadInput if it cannot be written."""
-    try:
-        with whole_file(str(path)) as file:
-            file.write(content)
-    except OSError as error:
-        raise BadInput(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
 def _show(done: Quantized, has_labels: bool, out: Output) -> None:

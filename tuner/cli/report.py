@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from board_agent.disk import whole_file
 from board_agent.parsing import parse_json
 from tuner.cli.common import (
     DEFAULT_DB,
@@ -22,6 +21,7 @@ from tuner.cli.common import (
     import_plugins,
 )
 from tuner.errors import BadInput
+from tuner.files import write_whole
 
 if TYPE_CHECKING:
     from tuning_db.record import DeviceKey
@@ -73,7 +73,7 @@ def command(
                 roofs = _roofs([*store.devices(), *built], out)
                 benches += [_compared(folder, out) for folder in folders]
             page = render(collect(store, folders, benches, roofs))
-        _write(output, page)
+        write_whole(output, page.encode())
         size = len(page.encode())
         out.show(f"wrote {output}, {size / 1e6:.1f} MB, in {time.perf_counter() - started:.0f} s: open it in a browser")
         out.result({"output": str(output), "bytes": size, "roofs": roofs})
@@ -115,12 +115,3 @@ def _compared(folder: Path, out: Output) -> dict[str, Any]:
     from tuner.cli.bench import BenchRequest, compare
 
     return {"module": str(folder), **compare(BenchRequest(folder), out).as_dict()}
-
-
-def _write(path: Path, text: str) -> None:
-    """Write the whole file or nothing. Raises BadInput if it cannot be written."""
-    try:
-        with whole_file(str(path)) as file:
-            file.write(text.encode())
-    except OSError as error:
-        raise BadInput(f"{path}: cannot be written: {error.strerror or error}") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -77,6 +78,18 @@ def _in_float64(model: onnx.ModelProto, inputs: Arrays) -> dict[str, np.ndarray]
         return None
 
 
+def plain_options() -> Any:
+    """Return options of a session of onnxruntime without graph optimisations, on the processors that this process may
+    use, whose threads do not spin. Raises ImportError if onnxruntime is missing."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = len(usable_cpus())
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return options
+
+
 def _onnxruntime(path: str) -> Callable[[Arrays], dict[str, np.ndarray]] | None:
     """Return a function that runs the file in onnxruntime without graph optimisations. Return None if onnxruntime is
     missing or does not accept the file."""
@@ -84,10 +97,7 @@ def _onnxruntime(path: str) -> Callable[[Arrays], dict[str, np.ndarray]] | None:
         import onnxruntime
     except ImportError:
         return None
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.intra_op_num_threads = len(usable_cpus())
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options = plain_options()
     options.log_severity_level = 4
     for source in (lambda: path, lambda: _read(path).SerializeToString()):  # onnxruntime itself follows no links
         try:

@@ -15,8 +15,8 @@ import onnxruntime
 from onnxruntime.quantization import CalibrationDataReader, CalibrationMethod
 from onnxruntime.quantization.calibrate import TensorsData, create_calibrator
 
-from tuner.devices import usable_cpus
 from tuner.errors import BadInput, last_line
+from tuner.module.reference import plain_options
 from tuner.quantization.operators import JOINTS, MOVERS, PRODUCTS
 from tuner.quantization.samples import Sample, Samples
 
@@ -77,7 +77,9 @@ def value_ranges(
         calibrate_method=method,
         extra_options=extra,
     )
-    calibrator.infer_session = _session(calibrator.augmented_model_path)
+    calibrator.infer_session = onnxruntime.InferenceSession(
+        calibrator.augmented_model_path, plain_options(), providers=["CPUExecutionProvider"]
+    )
     try:
         for index, sample in enumerate(samples):
             progress(index, len(samples))
@@ -96,12 +98,3 @@ _OPTIONS: dict[Method, tuple[CalibrationMethod, dict[str, Any]]] = {
     Method.PERCENTILE: (CalibrationMethod.Percentile, {}),
     Method.ENTROPY: (CalibrationMethod.Entropy, {"num_bins": _ENTROPY_BINS}),
 }
-
-
-def _session(path: str) -> onnxruntime.InferenceSession:
-    """Return a session on the processors that this process may use, whose threads do not spin."""
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.intra_op_num_threads = len(usable_cpus())
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])

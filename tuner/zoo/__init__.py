@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from board_agent.disk import whole_file
 from tuner.errors import BadInput
+from tuner.files import write_whole
 from tuner.zoo import inception_v3, mobilenet, nasnet, randwire, resnet18, resnet50_v1, squeezenet, ssd, yolo3
 from tuner.zoo.builder import GraphBuilder
 
@@ -59,14 +59,5 @@ def write_model(name: str, path: str | os.PathLike[str], batch: int = 1, seed: i
     builder = GraphBuilder(name, np.random.default_rng(seed))
     built = _ARCHITECTURES[name](builder, batch)
     outputs = [built] if isinstance(built, str) else built
-    _write_whole(target, builder.model(*outputs).SerializeToString(deterministic=True))
+    write_whole(target, builder.model(*outputs).SerializeToString(deterministic=True))
     return target
-
-
-def _write_whole(target: Path, content: bytes) -> None:
-    """Write to a file beside the target and rename it, so that a full disk or a kill leaves no incomplete file."""
-    try:
-        with whole_file(str(target)) as file:
-            file.write(content)
-    except OSError as error:
-        raise BadInput(f"{target}: cannot be written: {error.strerror or error}") from error

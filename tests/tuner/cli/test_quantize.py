@@ -25,7 +25,7 @@ BOUND = 20  # decibels, which the network keeps with one operator in float
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With a network whose last convolution is sensitive, and samples for it."""
+    """Make a folder with a network whose last convolution is sensitive, and with samples for it."""
     made = tmp_path_factory.mktemp("quantize")
     classifier(made / "net.onnx", outlier=True)
     np.savez(made / "x.npz", x=samples())

@@ -7,7 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+
+from tests.templates.support import host_target
+from tests.tuner.graph.networks import run
+from tuner.graph import fuse, load_onnx
 
 
 def image(shape: Sequence[int], seed: int) -> np.ndarray:
@@ -49,3 +54,19 @@ def step_of(path: Path) -> float:
     model = onnx.load(path)
     last = next(node for node in model.graph.node if node.output[0] == model.graph.output[0].name)
     return float(next(onnx.numpy_helper.to_array(t) for t in model.graph.initializer if t.name == last.input[1]))
+
+
+def assert_within_a_step(path: Path, shape: Sequence[int], *, optimised: bool) -> None:
+    """Integers give what onnxruntime gives, with its graph optimisation or without, but for a step here and there."""
+    options = onnxruntime.SessionOptions()
+    level = onnxruntime.GraphOptimizationLevel
+    options.graph_optimization_level = level.ORT_ENABLE_ALL if optimised else level.ORT_DISABLE_ALL
+    session, graph = onnxruntime.InferenceSession(str(path), options), fuse(load_onnx(path), integers=True)
+    steps = []
+    for seed in range(10, 14):
+        data = image(shape, seed)
+        (wanted,) = session.run(None, {"x": data})
+        (result,) = run(graph, host_target(), {"x": data}).values()
+        steps.append(np.abs(result - wanted) / step_of(path))
+    assert np.max(steps) < 1.5
+    assert np.mean(np.array(steps) > 0.5) < 0.1

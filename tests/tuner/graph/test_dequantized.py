@@ -12,7 +12,7 @@ from templates.cpu.dot_products import products_of
 from templates.integers import INTEGERS
 from tests.templates.support import host_target
 from tests.tuner.graph.networks import Net, calls, run
-from tests.tuner.graph.quantised import image, quantise, step_of
+from tests.tuner.graph.quantised import assert_within_a_step, image, quantise, step_of
 from tuner.graph import FusedGraph, fuse, load_onnx
 
 QOPERATOR = "qoperator"
@@ -64,18 +64,7 @@ def test_all_products_are_of_integers(quantized: Path) -> None:
 @pytest.mark.parametrize("optimised", [True, False])
 def test_results_are_those_of_onnxruntime(quantized: Path, optimised: bool) -> None:
     """Rounding a number between two steps to either may move the next layer's results by a step, too."""
-    options = onnxruntime.SessionOptions()
-    level = onnxruntime.GraphOptimizationLevel
-    options.graph_optimization_level = level.ORT_ENABLE_ALL if optimised else level.ORT_DISABLE_ALL
-    session, graph = onnxruntime.InferenceSession(str(quantized), options), _graph(quantized)
-    steps = []
-    for seed in range(10, 14):
-        data = image(SHAPE, seed)
-        (wanted,) = session.run(None, {"x": data})
-        (result,) = run(graph, host_target(), {"x": data}).values()
-        steps.append(np.abs(result - wanted) / step_of(quantized))
-    assert np.max(steps) < 1.5
-    assert np.mean(np.array(steps) > 0.5) < 0.1
+    assert_within_a_step(quantized, SHAPE, optimised=optimised)
 
 
 @needs_dot_products

@@ -14,7 +14,7 @@ from templates.cpu.dot_products import products_of
 from templates.integers import INTEGERS
 from tests.templates.support import host_target
 from tests.tuner.graph.networks import Net, calls, run
-from tests.tuner.graph.quantised import image, quantise, step_of
+from tests.tuner.graph.quantised import assert_within_a_step, quantise
 from tuner.graph import FusedGraph, fuse, load_onnx
 from tuner.graph.fusion.steps import PlainStep
 from tuner.graph.ir.bindings import dtype_of
@@ -78,18 +78,7 @@ def test_nothing_is_laid_out_anew(detector: Path) -> None:
 @pytest.mark.parametrize("optimised", [True, False])
 def test_results_are_those_of_onnxruntime(detector: Path, optimised: bool) -> None:
     """A number that lies between two steps may be rounded to either, and moves the next layer's results by a step."""
-    options = onnxruntime.SessionOptions()
-    level = onnxruntime.GraphOptimizationLevel
-    options.graph_optimization_level = level.ORT_ENABLE_ALL if optimised else level.ORT_DISABLE_ALL
-    session, graph = onnxruntime.InferenceSession(str(detector), options), fuse(load_onnx(detector), integers=True)
-    steps = []
-    for seed in range(10, 14):
-        data = image(SHAPE, seed)
-        (wanted,) = session.run(None, {"x": data})
-        (result,) = run(graph, host_target(), {"x": data}).values()
-        steps.append(np.abs(result - wanted) / step_of(detector))
-    assert np.max(steps) < 1.5
-    assert np.mean(np.array(steps) > 0.5) < 0.1
+    assert_within_a_step(detector, SHAPE, optimised=optimised)
 
 
 def _written(kinds: list[tuple[str, dict[str, Any]]], path: Path, scales: tuple[float, ...] = (0.05,)) -> Path:
