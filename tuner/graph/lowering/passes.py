@@ -25,6 +25,7 @@ from tuner.errors import BadInput, last_line
 from tuner.graph.lowering.capture import graph_of, with_captured
 from tuner.graph.lowering.long_sums import LongSums
 from tuner.graph.lowering.nans import KeepNaNs
+from tuner.graph.lowering.order import keeping_order
 from tuner.graph.lowering.quantising import ClipToIntegers
 from tuner.graph.lowering.reshapes import JoinReshapes
 from tuner.graph.lowering.scans import PortableScans
@@ -39,7 +40,7 @@ def finish(module: IRModule, target: Target) -> IRModule:
     Raises BadInput if a function for a GPU would do a part of its work on the host.
     """
     passes = relax.transform
-    fusing = [
+    legalizing = [
         *([PortableScans()] if target.kind.name == "opencl" else []),
         LongSums(rows=_is_cpu(target)),  # on GPUs a group of work-items shares a row out
         LookUp(target),
@@ -51,13 +52,15 @@ def finish(module: IRModule, target: Target) -> IRModule:
         passes.AnnotateTIROpPattern(),
         KeepNaNs(),
         passes.FoldConstant(),
+    ]
+    fusing = [
         passes.FuseOps(),
         passes.FuseTIR(),
         passes.RewriteDataflowReshape(),
         passes.DeadCodeElimination(["main"]),
     ]
     with target:
-        module = tvm.transform.Sequential(fusing)(module)
+        module = keeping_order(tvm.transform.Sequential(fusing), tvm.transform.Sequential(legalizing)(module))
     for name, func in module.functions.items():
         if isinstance(func, tirx.PrimFunc):
             module.update_func(name, _scheduled(name.name_hint, func, target))
