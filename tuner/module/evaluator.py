@@ -18,6 +18,7 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops.op_average_pool import AveragePool_19
 from onnx.reference.ops.op_conv import Conv as OnnxConv
+from onnx.reference.ops.op_dequantize_linear import DequantizeLinear_25
 from onnx.reference.ops.op_max_pool import MaxPool as OnnxMaxPool
 from onnx.reference.ops.op_non_max_suppression import NonMaxSuppression as OnnxNonMaxSuppression
 
@@ -25,14 +26,17 @@ from templates.reference import conv2d
 from templates.workloads import Conv2d
 from tuner.graph import write_old_rules
 from tuner.graph.importers.onnx.evaluator_fixes import MENDED
+from tuner.graph.importers.onnx.rules import opset_of
 
 Pads = tuple[int, int, int, int]  # top, left, bottom, right
+_DEQUANTIZES = 19  # the first operator set whose DequantizeLinear onnx's evaluator has
 
 
 def evaluator_of(model: onnx.ModelProto) -> ReferenceEvaluator:
     """Return an evaluator of the model, which is changed in place (see write_old_rules)."""
     write_old_rules(model)
-    return ReferenceEvaluator(model, new_ops=[*_FAST, *MENDED])
+    old = [DequantizeLinear] if opset_of(model) < _DEQUANTIZES else []
+    return ReferenceEvaluator(model, new_ops=[*_FAST, *MENDED, *old])
 
 
 def _explicit_pads(
@@ -206,6 +210,10 @@ def _bins(start: int, end: int, bins: int, size: int) -> list[slice]:
     step = np.float32(max(end - start + 1, 1)) / np.float32(bins)
     borders = [(start + math.floor(b * step), start + math.ceil((b + 1) * step)) for b in range(bins)]
     return [slice(min(max(low, 0), size), min(max(high, 0), size)) for low, high in borders]
+
+
+class DequantizeLinear(DequantizeLinear_25):  # type: ignore[misc]
+    """Serves files of an operator set before 19, which onnx's evaluator has no version for."""
 
 
 _FAST = (Conv, MaxPool, AveragePool, NonMaxSuppression, MaxRoiPool)

@@ -42,13 +42,18 @@ class OnnxReference:
         templates.reference.relative_error). A call takes seconds.
 
         Results are compared with the same computation in float64, where onnx's evaluator, which does that, supports the
-        model, and with the results for inputs that differ by a rounding: a single computation may have been lucky.
+        model, and with the results for inputs that differ by a rounding: a single computation may have been lucky. The
+        results of a quantised model are also compared with those of onnxruntime's optimised graph, which computes in
+        integers and rounds elsewhere.
         """
         model, found = _read(self._path), self._infer(inputs)
-        change = _LAYER if is_quantised(model) else _ROUNDING
+        quantised = is_quantised(model)
+        change = _LAYER if quantised else _ROUNDING
         others = [self._for_changed(inputs, change, seed) for seed in range(_DRAWS)]
         exact = _in_float64(model, inputs)
         compared = others if exact is None else [*others, exact]
+        if quantised and (optimised := _onnxruntime(str(self._path), optimised=True)) is not None:
+            compared.append(optimised(inputs))
         return {
             name: max(relative_error(value, np.asarray(results[name])) for results in compared)
             for name, value in found.items()
@@ -90,14 +95,16 @@ def plain_options() -> Any:
     return options
 
 
-def _onnxruntime(path: str) -> Callable[[Arrays], dict[str, np.ndarray]] | None:
-    """Return a function that runs the file in onnxruntime without graph optimisations. Return None if onnxruntime is
-    missing or does not accept the file."""
+def _onnxruntime(path: str, *, optimised: bool = False) -> Callable[[Arrays], dict[str, np.ndarray]] | None:
+    """Return a function that runs the file in onnxruntime, without graph optimisations unless it is to be `optimised`.
+    Return None if onnxruntime is missing or does not accept the file."""
     try:
         import onnxruntime
     except ImportError:
         return None
     options = plain_options()
+    if optimised:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
     options.log_severity_level = 4
     for source in (lambda: path, lambda: _read(path).SerializeToString()):  # onnxruntime itself follows no links
         try:

@@ -83,6 +83,14 @@ def test_batch_normalization_is_not_of_the_batch(tmp_path: Path, opset: int) -> 
     compare(net, net.batch_norm(net.input(2, 4, 5, 3), 4), tmp_path, 2, 4, 5, 3)
 
 
+@pytest.mark.parametrize("opset", [10, 13, 19, 21])
+def test_quantised_values_in_every_operator_set(tmp_path: Path, opset: int) -> None:
+    net = Net(opset=opset)
+    scale, zero = net.constant(np.float32(0.05)), net.constant(np.uint8(100))
+    quantised = net.op("QuantizeLinear", net.input(2, 3, 4), scale, zero)
+    compare(net, net.op("DequantizeLinear", quantised, scale, zero), tmp_path, 2, 3, 4)
+
+
 @pytest.mark.parametrize("opset", [11, 13])
 @pytest.mark.parametrize("axis", [{}, {"axis": 0}, {"axis": 2}, {"axis": -1}])
 @pytest.mark.parametrize("kind", ["Softmax", "LogSoftmax", "Hardmax"])

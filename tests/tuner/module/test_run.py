@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -10,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -308,6 +310,34 @@ def test_inputs_for_which_the_reference_has_no_digits_tell_nothing(module: Modul
         verify(module, off, own_errors=lambda _: {output: 1e-4})
     with pytest.raises(VerificationFailed):
         verify(module, off_by(model, 0.5), own_errors=lambda _: {output: 0.3})
+
+
+def test_quantised_files_may_be_off_as_far_as_their_reference_is(module: Module, model: Path) -> None:
+    """A value on a border decides what the layers behind it get. Normally distributed inputs tell nothing then."""
+    (output,) = module.outputs
+    quantised = _Quantised(module)
+    loud = off_by(model, 0.5, lambda data: float(np.abs(data).max()) > 50)
+    assert verify(quantised, loud, own_errors=lambda _: {output: 0.1})[output] == pytest.approx(0.5, rel=0.1)
+    with pytest.raises(VerificationFailed, match=r"allowed: 0\.4,"):
+        verify(quantised, loud, own_errors=lambda _: {output: 0.05})
+    assert verify(quantised, loud, own_errors=lambda _: {output: math.inf})[output] < 1e-4
+    every = off_by(model, 0.5)
+    with pytest.raises(VerificationFailed, match="give inputs of the network's kind with --input"):
+        verify(quantised, every, own_errors=lambda _: {output: math.inf})
+    given = VerifyOptions(given=inputs_of(module, 0))
+    with pytest.raises(VerificationFailed, match="the given inputs"):
+        verify(quantised, every, given, own_errors=lambda _: {output: 0.05})
+
+
+class _Quantised:
+    """A module that says that its file quantises."""
+
+    def __init__(self, module: Module) -> None:
+        self._module = module
+        self.manifest = replace(module.manifest, model={**module.manifest.model, "rounding": "int8"})
+
+    def __call__(self, inputs: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        return self._module(inputs)
 
 
 def test_a_tolerance_that_is_asked_for_is_the_only_one(module: Module, model: Path) -> None:
