@@ -29,7 +29,7 @@ from vision_ops.decoding import (
     sigmoid,
     store_corners,
 )
-from vision_ops.kernels import Cells, Emitter, held
+from templates.kernels import Cells, Emitter, held
 from vision_ops.runs import PLACES, RunTemplate, each_run
 from vision_ops.sweeps import Rows
 

@@ -17,7 +17,7 @@ from tvm.tirx.script import builder as T
 
 from templates.space import Values
 from tuning_db.record import Workload
-from vision_ops.kernels import Cells, Emitter, held, own, when
+from templates.kernels import Cells, Emitter, held, own, when
 from vision_ops.regions import CHANNELS, Bin, RegionOperator, Regions, each_bin
 from vision_ops.runs import RunTemplate
 

@@ -19,7 +19,7 @@ from templates.operator import Operator
 from templates.space import Constraint, Knob, Space, Values
 from templates.template import Template
 from tuning_db.record import Config, Workload
-from vision_ops.kernels import Emitter, function, held
+from templates.kernels import Emitter, function, held
 from vision_ops.sweeps import Rows
 
 

@@ -23,7 +23,7 @@ from vision_ops.decoding import (
     sigmoid,
     store_corners,
 )
-from vision_ops.kernels import Cells, Emitter, held, own
+from templates.kernels import Cells, Emitter, held, own
 from vision_ops.runs import PLACES, Run, RunTemplate, each_run
 from vision_ops.sweeps import Rows
 

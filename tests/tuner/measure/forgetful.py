@@ -12,7 +12,7 @@ from templates.template import Template, register
 from tuner.measure import Candidate
 from tuning_db.record import Config, Workload
 from vision_ops.argsort import Argsort, ArgsortOperator
-from vision_ops.kernels import Cells, Emitter, function, own, when
+from templates.kernels import Cells, Emitter, function, own, when
 
 SORT = Argsort(1, 40, 40)
 
