@@ -9,7 +9,7 @@ from typing import Any
 from tvm import te, tirx
 
 from templates.attention import Attention
-from templates.stages import as_float32, zero
+from templates.stages import widened, zero
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from templates.gpu.batch_matmul import GpuBatchMatmul
 from templates.gpu.dense import GpuDense
 from templates.gpu.depthwise import GpuDepthwise
 from templates.gpu.direct import GpuDirectConv, GpuDirectConvPlain
+from templates.gpu.running_attention import RunningAttention
 from templates.gpu.tensor_core import GpuTensorCore, GpuTensorCoreTf32
 from templates.gpu.winograd import GpuWinograd
 from templates.gpu.winograd_group import GpuWinogradGroup
@@ -47,6 +48,7 @@ for _template in (
     GpuBatchMatmul(),
     GpuAttention(),
     RowsAttention(),
+    RunningAttention(),
     GpuWinograd(),
     GpuWinogradGroup(),
     GpuDepthwise(),

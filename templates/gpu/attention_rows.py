@@ -52,7 +52,7 @@ class RowsAttention(Template):
         valid = valid_seeds(seeds, knobs, constraints)
         return Space(self.name, knobs, constraints, valid, lambda v: tile_features(problem, v)) if valid else None
 
-    def leads(self, target: Target) -> bool:
+    def leads(self, workload: Workload, target: Target) -> bool:
         """Its first seed takes 0.7 of the time of the six kernels' first seed."""
         limits = gpu_limits(target)
         return limits is not None and limits.family == "cpu"

@@ -111,6 +111,18 @@ class RowTile:
         return max(self.view.depth * self.key_step, self.keys * self.value_step)
 
     @property
+    def operand_bytes(self) -> int:
+        """Return the bytes of keys and values that all groups copy."""
+        return self.groups * self.view.columns * (self.view.depth + self.view.width) * self._bytes
+
+    @property
+    def waste(self) -> float:
+        """Return the ratio of the multiply-adds that are computed to those that are needed."""
+        view, width = self.view, self.value_vectors * self.wide
+        computed = self.row_tiles * self.rows * self.key_tiles * self.keys * (view.depth + width)
+        return computed / (view.rows * view.columns * (view.depth + view.width))
+
+    @property
     def local_bytes(self) -> int:
         stored = self.rows * self.query_step + self.operand_size
         return stored * self._bytes + 4 * self.rows * (self.power_step + int(self.v["ot"]))
