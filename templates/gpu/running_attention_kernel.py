@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from tvm import tirx
@@ -27,6 +27,19 @@ from tuning_db.record import Workload
 _SKEW_BYTES = 16  # added to rows in local memory, so that neighbouring rows lie in different banks
 _WIDEST_LOAD = 4  # values that an item reads at a time from a row of the first matrix of a product
 _LOWEST = float("-inf")
+
+
+class Matrix(NamedTuple):
+    """A matrix in local memory, whose rows are `step` values apart."""
+
+    rows: int
+    columns: int
+    step: int
+
+    @property
+    def size(self) -> int:
+        """Return how many values there are from the first to the last."""
+        return (self.rows - 1) * self.step + self.columns
 
 
 @dataclass(frozen=True)
@@ -85,30 +98,30 @@ class RowTile:
     def _bytes(self) -> int:
         return np.dtype(self.dtype).itemsize
 
-    def step(self, values: int, value_bytes: int) -> int:
-        """Return the distance of a row of values in local memory from the next."""
-        return values + _SKEW_BYTES // value_bytes
+    @property
+    def queries(self) -> Matrix:
+        return self._matrix(self.rows, self.view.depth, self.dtype)
 
     @property
-    def query_step(self) -> int:
-        return self.step(self.view.depth, self._bytes)
+    def key_matrix(self) -> Matrix:
+        """Return the keys of a tile, in which the elements of a key lie below each other."""
+        return self._matrix(self.view.depth, self.keys, self.dtype)
 
     @property
-    def key_step(self) -> int:
-        return self.step(self.keys, self._bytes)
+    def value_matrix(self) -> Matrix:
+        return self._matrix(self.keys, self.value_vectors * self.wide, self.dtype)
 
     @property
-    def value_step(self) -> int:
-        return self.step(self.value_vectors * self.wide, self._bytes)
+    def powers(self) -> Matrix:
+        return self._matrix(self.rows, self.keys, "float32")
 
-    @property
-    def power_step(self) -> int:
-        return self.step(self.keys, 4)
+    def _matrix(self, rows: int, columns: int, dtype: str) -> Matrix:
+        return Matrix(rows, columns, columns + _SKEW_BYTES // np.dtype(dtype).itemsize)
 
     @property
     def operand_size(self) -> int:
         """Return how many values the tile of keys takes, and after it that of values in the same memory."""
-        return max(self.view.depth * self.key_step, self.keys * self.value_step)
+        return max(self.key_matrix.size, self.value_matrix.size)
 
     @property
     def operand_bytes(self) -> int:
@@ -124,8 +137,8 @@ class RowTile:
 
     @property
     def local_bytes(self) -> int:
-        stored = self.rows * self.query_step + self.operand_size
-        return stored * self._bytes + 4 * self.rows * (self.power_step + int(self.v["ot"]))
+        stored = self.queries.size + self.operand_size
+        return stored * self._bytes + 4 * (self.powers.size + self.rows * int(self.v["ot"]))
 
 
 def running_attention(workload: Workload, target: Target, v: Values) -> tirx.PrimFunc:
@@ -183,9 +196,9 @@ class _Memory:
         v, rows = tile.v, int(tile.v["ri"])
         vectors = max(v["nb"], tile.value_vectors)
         return cls(
-            shared(tile.dtype, tile.rows * tile.query_step),
+            shared(tile.dtype, tile.queries.size),
             shared(tile.dtype, tile.operand_size),
-            shared("float32", tile.rows * tile.power_step),
+            shared("float32", tile.powers.size),
             shared("float32", tile.rows * v["ot"]),
             own("float32", rows * v["nb"] * v["vec"]),
             own("float32", rows * tile.value_vectors * v["vec"]),
@@ -254,12 +267,14 @@ class _Kernel:
         def copy(at: Any) -> None:
             row, d = at // depth, at % depth
             place = tirx.min(item.first_row + row, last)
-            memory.queries[row * self.tile.query_step + d] = raw.read("query", item.head, place, d)
+            memory.queries[row * self.tile.queries.step + d] = raw.read("query", item.head, place, d)
 
         self._share_out(item, self.tile.rows * depth, copy)
         with T.unroll(0, self.v["ri"]) as i:
             memory.largest[i] = tirx.const(_LOWEST, "float32")
             memory.total[i] = zero()
+            # They have memory of their own from here on: some items write the next ones while others read queries.
+            memory.partial[(i * self.v["rt"] + item.row) * self.v["ot"] + item.column] = zero()
         self._clear(memory.sums, self.v["ri"] * self.tile.value_vectors)
 
     def _share_out(self, item: _Item, count: int, work: Callable[[Any], None]) -> None:
@@ -283,7 +298,7 @@ class _Kernel:
 
         def copy(at: Any) -> None:
             j, d = (at % keys, at // keys) if adjacent else (at // depth, at % depth)
-            memory.operand[d * self.tile.key_step + j] = raw.key(item.head, first_key + j, d, padded=padded)
+            memory.operand[d * self.tile.key_matrix.step + j] = raw.key(item.head, first_key + j, d, padded=padded)
 
         self._share_out(item, keys * depth, copy)
 
@@ -294,7 +309,7 @@ class _Kernel:
 
         def copy(at: Any) -> None:
             j, e = (at % keys, at // keys) if adjacent else (at // width, at % width)
-            memory.operand[j * self.tile.value_step + e] = raw.value(item.head, first_key + j, e, padded=padded)
+            memory.operand[j * self.tile.value_matrix.step + e] = raw.value(item.head, first_key + j, e, padded=padded)
 
         self._share_out(item, keys * width, copy)
 
@@ -307,9 +322,9 @@ class _Kernel:
             memory,
             _Product(
                 memory.queries,
-                tile.query_step,
+                tile.queries.step,
                 memory.operand,
-                tile.key_step,
+                tile.key_matrix.step,
                 memory.scores,
                 v["nb"],
                 self.view.depth,
@@ -347,7 +362,7 @@ class _Kernel:
                 at = i * of_row + n * v["vec"] + lane
                 memory.scores[at] = tirx.exp(memory.scores[at] - memory.base[i])
             with T.unroll(0, v["nb"]) as n, _lanes(v["vec"]) as lane:
-                place = row * self.tile.power_step + (n * v["ot"] + item.column) * v["vec"] + lane
+                place = row * self.tile.powers.step + (n * v["ot"] + item.column) * v["vec"] + lane
                 memory.powers[place] = memory.scores[i * of_row + n * v["vec"] + lane]
             with T.unroll(0, of_row) as n:
                 memory.total[i] = memory.total[i] + memory.scores[i * of_row + n]
@@ -363,9 +378,9 @@ class _Kernel:
             memory,
             _Product(
                 memory.powers,
-                tile.power_step,
+                tile.powers.step,
                 memory.operand,
-                tile.value_step,
+                tile.value_matrix.step,
                 memory.sums,
                 tile.value_vectors,
                 tile.keys,
