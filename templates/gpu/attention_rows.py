@@ -37,10 +37,11 @@ class RowsAttention(Template):
 
     name = "gpu.attention_rows"
     op = "attention"
+    dtypes = ("float32", "float16")
 
     def space(self, workload: Workload, target: Target) -> Space | None:
         limits = gpu_limits(target)
-        if limits is None or limits.family != "cpu":
+        if limits is None or limits.family != "cpu" or not limits.stores(workload.dtype):
             return None
         problem, registers = _problem(workload, limits), limits.sums // limits.lanes
         knobs = tile_knobs(problem)
@@ -59,7 +60,7 @@ class RowsAttention(Template):
 
     def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
         problem = _problem(workload, gpu_limits_of(target))
-        sch = new_schedule(tiled_compute(problem, config.knobs))
+        sch = new_schedule(tiled_compute(problem, config.knobs, workload.dtype))
         chunk = tile_rows(sch, config.knobs)
         block, item = sch.split(chunk, [None, 1])
         launch(sch, {"blockIdx.x": [block], "threadIdx.x": [item]})

@@ -107,6 +107,19 @@ def test_the_only_rounding_of_halves_is_the_results(name: str) -> None:
         assert compiled.error(*inputs) <= 1.01 * rounded, dict(config.knobs)
 
 
+@pytest.mark.parametrize("template", ["gpu.attention", "gpu.attention_rows"])
+def test_so_it_is_in_the_other_forms(template: str) -> None:
+    here = driver("intel")
+    workload, target = SHAPES["one projection"].workload("float16"), here.target()
+    inputs = OPERATOR.random_inputs(workload, np.random.default_rng(6))
+    (expected,) = OPERATOR.reference(workload, inputs)
+    rounded = relative_error(expected.astype(np.float16).astype(np.float64), expected)
+    space = template_named(template).space(workload, target)
+    assert space is not None
+    compiled = Compiled.of(workload, space.seed_configs()[0], Place(target, here.device))
+    assert compiled.error(*inputs) <= 1.01 * rounded
+
+
 def test_more_keys_than_fit_a_group() -> None:
     """The scores of a tile of queries are more than local memory, and no kernel keeps any in the device's."""
     view, here = Attention(1, 2, 24, 4100, 8, 16, scale=0.5), place("pocl")
