@@ -15,6 +15,7 @@ from templates.cpu.winograd import Winograd
 from templates.gpu.attention import GpuAttention
 from templates.gpu.attention_rows import RowsAttention
 from templates.gpu.batch_matmul import GpuBatchMatmul
+from templates.gpu.batch_matmul_tensor_core import TensorCoreMatmul, TensorCoreMatmulTf32
 from templates.gpu.dense import GpuDense
 from templates.gpu.depthwise import GpuDepthwise
 from templates.gpu.direct import GpuDirectConv, GpuDirectConvPlain
@@ -46,6 +47,8 @@ for _template in (
     GpuDirectConvPlain(),
     GpuDense(),
     GpuBatchMatmul(),
+    TensorCoreMatmul(),
+    TensorCoreMatmulTf32(),
     GpuAttention(),
     RowsAttention(),
     RunningAttention(),

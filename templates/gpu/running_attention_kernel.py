@@ -202,7 +202,10 @@ class _Memory:
             shared("float32", tile.rows * v["ot"]),
             own("float32", rows * v["nb"] * v["vec"]),
             own("float32", rows * tile.value_vectors * v["vec"]),
-            *(own("float32", rows) for _ in range(4)),
+            own("float32", rows),
+            own("float32", rows),
+            own("float32", rows),
+            own("float32", rows),
             own("float32", rows * v["ki"]),
             own("float32", vectors * v["vec"]),
         )

@@ -19,7 +19,7 @@ from templates.gpu.fragments import HALF, SCOPES, STORED, fragment_intrinsics
 from templates.gpu.limits import GpuLimits
 from templates.gpu.stages import Group, cooperate, launch, overlap_copies, own_loops, vector_widths
 from templates.space import Values
-from templates.stages import epilogue_operands, epilogue_value, new_schedule, unroll_tile, zero
+from templates.stages import epilogue_operands, epilogue_value, has_block, new_schedule, unroll_tile, zero
 from templates.workloads import Conv2d
 
 FRAGMENT = 16  # rows (pixels) and columns (output channels) of a fragment of sums, and channels of a block
@@ -117,7 +117,21 @@ def tensor_core_compute(p: TensorCoreProblem, epilogue: tuple[str, ...], v: Valu
     weight = te.placeholder(packed, name="weight", dtype=dtype)
     out_shape = (conv.batch, b.all_out_blocks, conv.out_height, conv.out_width, FRAGMENT)
     extra = epilogue_operands(epilogue, out_shape, dtype)
-    columns = _columns(p, data, p.covered(v))
+    sums = fragment_sums(p, _columns(p, data, p.covered(v)), weight)
+
+    def result(n: Any, o: Any, y: Any, x: Any, lane: Any) -> Any:
+        pixel = (n * conv.out_height + y) * conv.out_width + x
+        return epilogue_value(epilogue, sums[o, pixel, lane], extra, index=(n, o, y, x, lane), dtype=dtype)
+
+    return te.create_prim_func([data, weight, *extra, te.compute(out_shape, result, name="out")])
+
+
+def fragment_sums(p: TensorCoreProblem, columns: te.Tensor, weight: te.Tensor) -> te.Tensor:
+    """Return the stage "conv" (output blocks, pixels, lanes) of what pixels read, as `_columns` has it, and weights.
+
+    Its operands are the stages "a" and "b".
+    """
+    conv, b, dtype = p.conv, p.blocks, p.dtype
     left = te.compute(columns.shape, lambda *index: _as_half(columns[index], dtype), name="a")
     right = te.compute(weight.shape, lambda *index: _as_half(weight[index], dtype), name="b")
     ic, kh = te.reduce_axis((0, b.in_blocks), "ic"), te.reduce_axis((0, conv.kernel[0]), "kh")
@@ -128,13 +142,7 @@ def tensor_core_compute(p: TensorCoreProblem, epilogue: tuple[str, ...], v: Valu
         row = left[block, kh, kw, pixel, ii].astype("float32")
         return te.sum(row * right[o, ic, kh, kw, ii, lane].astype("float32"), axis=[ic, kh, kw, ii])
 
-    sums = te.compute((b.all_out_blocks, p.covered(v), FRAGMENT), total, name="conv")
-
-    def result(n: Any, o: Any, y: Any, x: Any, lane: Any) -> Any:
-        pixel = (n * conv.out_height + y) * conv.out_width + x
-        return epilogue_value(epilogue, sums[o, pixel, lane], extra, index=(n, o, y, x, lane), dtype=dtype)
-
-    return te.create_prim_func([data, weight, *extra, te.compute(out_shape, result, name="out")])
+    return te.compute((b.all_out_blocks, columns.shape[3], FRAGMENT), total, name="conv")
 
 
 def _as_half(value: Any, dtype: str) -> Any:
@@ -202,8 +210,11 @@ def schedule_tensor_core(p: TensorCoreProblem, func: tirx.PrimFunc, k: Values, t
 
 
 def _schedule_copies(p: TensorCoreProblem, sch: Schedule, k: Values, turn: Any) -> None:
-    """Let all items of a group copy the input and the weights that a turn needs into local memory."""
-    for stage in (sch.get_sblock("columns"), sch.cache_read(sch.get_sblock("b"), 0, "shared")):
+    """Let all items of a group copy the input and the weights that a turn needs into local memory. Weights that are
+    computed are the stage "weights"."""
+    computed = has_block(sch, "weights")
+    weights = sch.get_sblock("weights") if computed else sch.cache_read(sch.get_sblock("b"), 0, "shared")
+    for stage in (sch.get_sblock("columns"), weights):
         cooperate(sch, stage, turn, group=p.group(k), vector=p.copy_width)
         if k["skew"]:
             sch.storage_align(stage, 0, -2, FRAGMENT, p.row_values(k) - FRAGMENT)
