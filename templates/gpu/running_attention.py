@@ -14,8 +14,9 @@ from tvm import tirx
 from tvm.target import Target
 
 from templates.attention import Attention
+from templates.gpu.attention_tile import RowTile
 from templates.gpu.limits import GpuLimits, gpu_limits
-from templates.gpu.running_attention_kernel import RowTile, running_attention
+from templates.gpu.running_attention_kernel import running_attention
 from templates.gpu.stages import Group, launch_features, limit_constraints, vector_widths
 from templates.space import Constraint, Knob, Space, Values, valid_seeds
 from templates.template import Template

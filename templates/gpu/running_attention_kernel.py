@@ -6,139 +6,25 @@ with IO-Awareness", 2022, section 3.1, with the result's tile in registers.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 from tvm import tirx
 from tvm.target import Target
 from tvm.tirx.script import builder as T
 
 from templates.attention import OPERATOR, Attention
 from templates.attention_stages import Given, masked
+from templates.gpu.attention_tile import RowTile
 from templates.kernels import Cells, Emitter, function, held, own, shared, when
 from templates.space import Values
 from templates.stages import stored_as, widened, zero
 from tuning_db.record import Workload
 
-_SKEW_BYTES = 16  # added to rows in local memory, so that neighbouring rows lie in different banks
-_WIDEST_LOAD = 4  # values that an item reads at a time from a row of the first matrix of a product
+WIDEST_LOAD = 4  # values that an item reads at a time from a row of the first matrix of a product
 _LOWEST = float("-inf")
-
-
-class Matrix(NamedTuple):
-    """A matrix in local memory, whose rows are `step` values apart."""
-
-    rows: int
-    columns: int
-    step: int
-
-    @property
-    def size(self) -> int:
-        """Return how many values there are from the first to the last."""
-        return (self.rows - 1) * self.step + self.columns
-
-
-@dataclass(frozen=True)
-class RowTile:
-    """The sizes that the values of knobs give to the tiles of a workload, of which a group computes one.
-
-    Items are counted along rows and, fastest, along columns, which are keys in the first product and elements of a
-    value in the second.
-    """
-
-    view: Attention
-    v: Values
-    dtype: str
-
-    @property
-    def items(self) -> int:
-        return int(self.v["rt"] * self.v["ot"])
-
-    @property
-    def rows(self) -> int:
-        """Return how many queries a group has."""
-        return int(self.v["rt"] * self.v["ri"])
-
-    @property
-    def wide(self) -> int:
-        """Return how many columns the items have together if each has a vector of them."""
-        return int(self.v["ot"] * self.v["vec"])
-
-    @property
-    def keys(self) -> int:
-        """Return how many keys are in local memory at a time."""
-        return int(self.v["nb"]) * self.wide
-
-    @property
-    def key_tiles(self) -> int:
-        return -(-self.view.columns // self.keys)
-
-    @property
-    def row_tiles(self) -> int:
-        return -(-self.view.rows // self.rows)
-
-    @property
-    def groups(self) -> int:
-        return self.view.batch * self.view.heads * self.row_tiles
-
-    @property
-    def value_vectors(self) -> int:
-        """Return how many vectors of each row of the result an item has."""
-        return -(-self.view.width // self.wide)
-
-    @property
-    def unrolled_keys(self) -> int:
-        return math.gcd(self.v["ki"], self.keys)
-
-    @property
-    def _bytes(self) -> int:
-        return np.dtype(self.dtype).itemsize
-
-    @property
-    def queries(self) -> Matrix:
-        return self._matrix(self.rows, self.view.depth, self.dtype)
-
-    @property
-    def key_matrix(self) -> Matrix:
-        """Return the keys of a tile, in which the elements of a key lie below each other."""
-        return self._matrix(self.view.depth, self.keys, self.dtype)
-
-    @property
-    def value_matrix(self) -> Matrix:
-        return self._matrix(self.keys, self.value_vectors * self.wide, self.dtype)
-
-    @property
-    def powers(self) -> Matrix:
-        return self._matrix(self.rows, self.keys, "float32")
-
-    def _matrix(self, rows: int, columns: int, dtype: str) -> Matrix:
-        return Matrix(rows, columns, columns + _SKEW_BYTES // np.dtype(dtype).itemsize)
-
-    @property
-    def operand_size(self) -> int:
-        """Return how many values the tile of keys takes, and after it that of values in the same memory."""
-        return max(self.key_matrix.size, self.value_matrix.size)
-
-    @property
-    def operand_bytes(self) -> int:
-        """Return the bytes of keys and values that all groups copy."""
-        return self.groups * self.view.columns * (self.view.depth + self.view.width) * self._bytes
-
-    @property
-    def waste(self) -> float:
-        """Return the ratio of the multiply-adds that are computed to those that are needed."""
-        view, width = self.view, self.value_vectors * self.wide
-        computed = self.row_tiles * self.rows * self.key_tiles * self.keys * (view.depth + width)
-        return computed / (view.rows * view.columns * (view.depth + view.width))
-
-    @property
-    def local_bytes(self) -> int:
-        stored = self.queries.size + self.operand_size
-        return stored * self._bytes + 4 * (self.powers.size + self.rows * int(self.v["ot"]))
 
 
 def running_attention(workload: Workload, target: Target, v: Values) -> tirx.PrimFunc:
@@ -265,14 +151,16 @@ class _Kernel:
 
     def _begin(self, item: _Item, memory: _Memory) -> None:
         """Emit the copy of the queries, and the sums and the maximum of no key at all."""
-        depth, last, raw = self.view.depth, self.view.rows - 1, Given(self.view, self.cells, widens=False)
+        matrix, last, raw = self.tile.queries, self.view.rows - 1, Given(self.view, self.cells, widens=False)
+        width = self.tile.copied_at_once("query", matrix)
 
         def copy(at: Any) -> None:
-            row, d = at // depth, at % depth
+            row, d = at * width // matrix.columns, at * width % matrix.columns
             place = tirx.min(item.first_row + row, last)
-            memory.queries[row * self.tile.queries.step + d] = raw.read("query", item.head, place, d)
+            with _lanes(width) as lane:
+                memory.queries[row * matrix.step + d + lane] = raw.read("query", item.head, place, d + lane)
 
-        self._share_out(item, self.tile.rows * depth, copy)
+        self._share_out(item, matrix.rows * matrix.columns // width, copy)
         with T.unroll(0, self.v["ri"]) as i:
             memory.largest[i] = tirx.const(_LOWEST, "float32")
             memory.total[i] = zero()
@@ -306,15 +194,17 @@ class _Kernel:
         self._share_out(item, keys * depth, copy)
 
     def _copy_values(self, item: _Item, memory: _Memory, first_key: Any) -> None:
-        keys, width = self.tile.keys, self.tile.value_vectors * self.tile.wide
-        padded, raw = (self.tile.key_tiles * keys, width), Given(self.view, self.cells, widens=False)
-        adjacent = self.view.operands["value"][0].token == 1
+        matrix, raw = self.tile.value_matrix, Given(self.view, self.cells, widens=False)
+        keys, padded = matrix.rows, (self.tile.key_tiles * matrix.rows, matrix.columns)
+        adjacent, width = self.view.operands["value"][0].token == 1, self.tile.copied_at_once("value", matrix)
 
         def copy(at: Any) -> None:
-            j, e = (at % keys, at // keys) if adjacent else (at // width, at % width)
-            memory.operand[j * self.tile.value_matrix.step + e] = raw.value(item.head, first_key + j, e, padded=padded)
+            j, e = (at % keys, at // keys) if adjacent else (at * width // matrix.columns, at * width % matrix.columns)
+            with _lanes(width) as lane:
+                value = raw.value(item.head, first_key + j, e + lane, padded=padded)
+                memory.operand[j * matrix.step + e + lane] = value
 
-        self._share_out(item, keys * width, copy)
+        self._share_out(item, keys * matrix.columns // width, copy)
 
     def _score(self, item: _Item, memory: _Memory, first_key: Any) -> None:
         """Emit the scores of a tile of keys, and the largest one of each of the item's rows."""
@@ -394,7 +284,7 @@ class _Kernel:
     def _multiply(self, item: _Item, memory: _Memory, p: _Product) -> None:
         """Emit the loop over the terms of a product, whose body reads a few terms of each row at a time."""
         v, vec = self.v, self.v["vec"]
-        load = min(p.unrolled, _WIDEST_LOAD)
+        load = min(p.unrolled, WIDEST_LOAD)
         with T.serial(0, p.terms // p.unrolled) as turn:
             term = held(turn * p.unrolled)
             with T.unroll(0, v["ri"]) as i, T.unroll(0, p.unrolled // load) as n, _lanes(load) as lane:
