@@ -121,10 +121,10 @@ def matmul_compute(product: BatchMatmul, p: TensorCoreProblem, v: Values) -> tir
 
     columns = te.compute((b.groups * b.in_blocks, 1, 1, p.covered(v), FRAGMENT), column, name="columns")
     weights = te.compute((b.all_out_blocks, b.in_blocks, 1, 1, FRAGMENT, FRAGMENT), weight, name="weights")
-    sums = fragment_sums(p, columns, weights)
+    sums = fragment_sums(p, columns, weights, groups_apart=True)
 
     def result(g: Any, i: Any, j: Any) -> Any:
-        return stored_as(sums[g * b.out_blocks + j // FRAGMENT, i, j % FRAGMENT], dtype)
+        return stored_as(sums[g, j // FRAGMENT, i, j % FRAGMENT], dtype)
 
     out = te.compute((product.batch, product.rows, product.columns), result, name="out")
     return te.create_prim_func([first, second, out])

@@ -23,7 +23,7 @@ from templates.space import Values
 from templates.stages import stored_as, widened, zero
 from tuning_db.record import Workload
 
-WIDEST_LOAD = 4  # values that an item reads at a time from a row of the first matrix of a product
+_WIDEST_LOAD = 4  # values that an item reads at a time from a row of the first matrix of a product
 _LOWEST = float("-inf")
 
 
@@ -284,7 +284,7 @@ class _Kernel:
     def _multiply(self, item: _Item, memory: _Memory, p: _Product) -> None:
         """Emit the loop over the terms of a product, whose body reads a few terms of each row at a time."""
         v, vec = self.v, self.v["vec"]
-        load = min(p.unrolled, WIDEST_LOAD)
+        load = min(p.unrolled, _WIDEST_LOAD)
         with T.serial(0, p.terms // p.unrolled) as turn:
             term = held(turn * p.unrolled)
             with T.unroll(0, v["ri"]) as i, T.unroll(0, p.unrolled // load) as n, _lanes(load) as lane:

@@ -126,10 +126,13 @@ def tensor_core_compute(p: TensorCoreProblem, epilogue: tuple[str, ...], v: Valu
     return te.create_prim_func([data, weight, *extra, te.compute(out_shape, result, name="out")])
 
 
-def fragment_sums(p: TensorCoreProblem, columns: te.Tensor, weight: te.Tensor) -> te.Tensor:
+def fragment_sums(
+    p: TensorCoreProblem, columns: te.Tensor, weight: te.Tensor, *, groups_apart: bool = False
+) -> te.Tensor:
     """Return the stage "conv" (output blocks, pixels, lanes) of what pixels read, as `_columns` has it, and weights.
 
-    Its operands are the stages "a" and "b".
+    Its operands are the stages "a" and "b". With `groups_apart` an output block's group and its number there are two
+    axes.
     """
     conv, b, dtype = p.conv, p.blocks, p.dtype
     left = te.compute(columns.shape, lambda *index: _as_half(columns[index], dtype), name="a")
@@ -137,12 +140,15 @@ def fragment_sums(p: TensorCoreProblem, columns: te.Tensor, weight: te.Tensor) -
     ic, kh = te.reduce_axis((0, b.in_blocks), "ic"), te.reduce_axis((0, conv.kernel[0]), "kh")
     kw, ii = te.reduce_axis((0, conv.kernel[1]), "kw"), te.reduce_axis((0, FRAGMENT), "ii")
 
-    def total(o: Any, pixel: Any, lane: Any) -> Any:
+    def total(*index: Any) -> Any:
+        *group, o, pixel, lane = index
+        o = group[0] * b.out_blocks + o if group else o
         block = b.first_input(o) + ic
         row = left[block, kh, kw, pixel, ii].astype("float32")
         return te.sum(row * right[o, ic, kh, kw, ii, lane].astype("float32"), axis=[ic, kh, kw, ii])
 
-    return te.compute((b.all_out_blocks, columns.shape[3], FRAGMENT), total, name="conv")
+    outer = (b.groups, b.out_blocks) if groups_apart else (b.all_out_blocks,)
+    return te.compute((*outer, columns.shape[3], FRAGMENT), total, name="conv")
 
 
 def _as_half(value: Any, dtype: str) -> Any:
@@ -180,14 +186,14 @@ def schedule_tensor_core(p: TensorCoreProblem, func: tirx.PrimFunc, k: Values, t
     """
     sch = new_schedule(func)
     conv = sch.get_sblock("conv")
-    o, pixel, lane, ic, kh, kw, ii = sch.get_loops(conv)
+    *group, o, pixel, lane, ic, kh, kw, ii = sch.get_loops(conv)
     ob, ot, oi = sch.split(o, [None, k["nt"], k["ni"]])
     pb, pt, pi, row = sch.split(pixel, [None, k["mt"], k["mi"], FRAGMENT])
     co, ci = sch.split(ic, [None, k["ct"]])
     step, depth = sch.split(ii, [None, p.depth])
-    sch.reorder(ob, pb, ot, pt, co, kh, kw, ci, step, oi, pi, row, lane, depth)
+    sch.reorder(*group, ob, pb, ot, pt, co, kh, kw, ci, step, oi, pi, row, lane, depth)
     turn = sch.fuse(co, kh, kw)
-    tags = {"blockIdx.y": [ob], "blockIdx.x": [pb], "threadIdx.z": [ot], "threadIdx.y": [pt]}
+    tags = {"blockIdx.y": [*group, ob], "blockIdx.x": [pb], "threadIdx.z": [ot], "threadIdx.y": [pt]}
     bound = launch(sch, tags)
     names = fragment_intrinsics(FRAGMENT, FRAGMENT, p.depth, p.dtype) if tensorize else {}
     _schedule_output(p, sch, k, tile=bound["blockIdx.x"], warp=bound["threadIdx.y"], names=names)

@@ -35,7 +35,7 @@ PRODUCTS = {
     "whole": BatchMatmul(2, 32, 64, 48),
     "odd": BatchMatmul(3, 29, 37, 53),
     "odd, transposed": BatchMatmul(2, 50, 40, 21, transposed=True),
-    "many blocks": BatchMatmul(1, 20, 197, 100),
+    "filled up by whole blocks": BatchMatmul(3, 20, 197, 200),
 }
 NAMES = {"float16": "gpu.batch_matmul_tensor_core", "float32": "gpu.batch_matmul_tensor_core_tf32"}
 dtypes = pytest.mark.parametrize("dtype", NAMES)
@@ -129,7 +129,7 @@ def test_copies_are_asynchronous_where_they_are_of_whole_vectors(dtype: str) -> 
         name: "asynchronous" in {knob.name for knob in space_of(product.workload(dtype), gpu("orin")).knobs}
         for name, product in PRODUCTS.items()
     }
-    assert offered == {"whole": True, "odd": False, "odd, transposed": False, "many blocks": False}
+    assert offered == {"whole": True, "odd": False, "odd, transposed": False, "filled up by whole blocks": False}
     space = with_knob(space_of(PRODUCTS["whole"].workload(dtype), gpu("orin")), "asynchronous", 1)
     assert space.sample(random.Random(4)) is not None
 

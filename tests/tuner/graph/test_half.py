@@ -152,7 +152,8 @@ def test_products_of_two_matrices_are_in_halves_where_all_devices_compute_in_the
     product = net.op("MatMul", net.op("Relu", x), net.op("Sigmoid", net.op("Transpose", x, perm=[0, 2, 1])))
     graph = net.graph(tmp_path, net.op("Relu", product))
     arm, old = cpu_elsewhere("rpi5").target, cpu_elsewhere("rpi4").target
-    for targets, dtype in (([arm], "float16"), ([arm, arm], "float16"), ([arm, old], "float32"), ([], "float32")):
+    some = [arm], [arm, arm], [gpu("orin"), gpu("mali")], [arm, old], []
+    for targets, dtype in zip(some, ("float16", "float16", "float16", "float32", "float32"), strict=True):
         (task,) = tasks_of(halved(graph, targets))
         assert (task.workload.op, task.workload.dtype) == ("batch_matmul", dtype)
 
