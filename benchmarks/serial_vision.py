@@ -15,6 +15,7 @@ from tvm.target import Target
 from tvm.tirx.script import builder as T
 
 import vision_ops
+from templates.kernels import Cells, Emitter, function, held, own, scratch, when
 from templates.operator import operator_named
 from templates.space import Knob, Space
 from templates.template import Template, register
@@ -22,7 +23,6 @@ from tuning_db.record import Config, Workload
 from vision_ops.argsort import Argsort
 from vision_ops.boxes import overlap, prepared
 from vision_ops.compact import Compact
-from vision_ops.kernels import Cells, Emitter, function, held, own, scratch, when
 from vision_ops.nms import Nms
 from vision_ops.selected import INVALID
 from vision_ops.sort_keys import packed, place_of, ranked

@@ -131,7 +131,7 @@ class AttentionOperator(Operator):
         self, workload: Workload, inputs: Sequence[np.ndarray]
     ) -> Iterator[tuple[str, tuple[np.ndarray, ...]]]:
         query, *others = inputs
-        yield "large values", (query * np.float32(_LARGE), *others)
+        yield "large values", (query * query.dtype.type(_LARGE), *others)
         yield "zeros", (np.zeros_like(query), *others)
         place, shape = Attention.of(workload).operands["query"]
         hole = query.copy()

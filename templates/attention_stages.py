@@ -9,37 +9,45 @@ from typing import Any
 from tvm import te, tirx
 
 from templates.attention import Attention
-from templates.stages import zero
+from templates.stages import widened, zero
 
 
 @dataclass(frozen=True)
 class Given:
-    """Holds a workload's operands as flat placeholders. Indices begin with `g`, the head among those of all batches."""
+    """Holds a workload's operands as flat tensors, or as other objects that are indexed to be read.
+
+    Indices begin with `g`, the head among those of all batches. Halves that are read become float32 if `widens`.
+    """
 
     view: Attention
-    tensors: Mapping[str, te.Tensor]
+    tensors: Mapping[str, Any]
+    widens: bool = True
 
     @classmethod
-    def of(cls, view: Attention) -> Given:
-        tensors = {name: te.placeholder((place.size,), name=name) for name, (place, _) in view.operands.items()}
-        return cls(view, tensors)
+    def of(cls, view: Attention, dtype: str = "float32") -> Given:
+        """Return placeholders of `dtype` for a workload's operands."""
+        sizes = {name: place.size for name, (place, _) in view.operands.items()}
+        return cls(view, {name: te.placeholder((size,), dtype, name) for name, size in sizes.items()})
 
     def read(self, name: str, g: Any, token: Any, element: Any) -> Any:
         """Return an element of an operand."""
         place, _ = self.view.operands[name]
-        return self.tensors[name][place.at(g // self.view.heads, g % self.view.heads, token, element)]
+        found = self.tensors[name][place.at(g // self.view.heads, g % self.view.heads, token, element)]
+        return widened(found) if self.widens else tirx.convert(found)
 
     def key(self, g: Any, j: Any, d: Any, *, padded: int) -> Any:
         """Return an element of a key, or 0 beyond the last of `padded` keys."""
         value = self.read("key", g, j, d)
-        return value if padded == self.view.columns else tirx.if_then_else(j < self.view.columns, value, zero())
+        if padded == self.view.columns:
+            return value
+        return tirx.if_then_else(j < self.view.columns, value, zero(str(value.ty.dtype)))
 
     def value(self, g: Any, j: Any, e: Any, *, padded: tuple[int, int]) -> Any:
         """Return an element of a value, or 0 beyond the last of `padded` values and elements."""
         there = self.view.columns, self.view.width
         inside = [index < n for index, n, p in zip((j, e), there, padded, strict=True) if n < p]
         value = self.read("value", g, j, e)
-        return tirx.if_then_else(tirx.all(*inside), value, zero()) if inside else value
+        return tirx.if_then_else(tirx.all(*inside), value, zero(str(value.ty.dtype))) if inside else value
 
     def result_at(self, index: Sequence[Any]) -> tuple[Any, Any, Any]:
         """Return the head, the row and the element that an index of the result, in the workload's order, stands for."""

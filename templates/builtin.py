@@ -15,9 +15,11 @@ from templates.cpu.winograd import Winograd
 from templates.gpu.attention import GpuAttention
 from templates.gpu.attention_rows import RowsAttention
 from templates.gpu.batch_matmul import GpuBatchMatmul
+from templates.gpu.batch_matmul_tensor_core import TensorCoreMatmul, TensorCoreMatmulTf32
 from templates.gpu.dense import GpuDense
 from templates.gpu.depthwise import GpuDepthwise
 from templates.gpu.direct import GpuDirectConv, GpuDirectConvPlain
+from templates.gpu.running_attention import RunningAttention
 from templates.gpu.tensor_core import GpuTensorCore, GpuTensorCoreTf32
 from templates.gpu.winograd import GpuWinograd
 from templates.gpu.winograd_group import GpuWinogradGroup
@@ -45,8 +47,11 @@ for _template in (
     GpuDirectConvPlain(),
     GpuDense(),
     GpuBatchMatmul(),
+    TensorCoreMatmul(),
+    TensorCoreMatmulTf32(),
     GpuAttention(),
     RowsAttention(),
+    RunningAttention(),
     GpuWinograd(),
     GpuWinogradGroup(),
     GpuDepthwise(),

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from tvm import tirx
@@ -24,6 +25,7 @@ from templates.registry import Registry
 from templates.space import SearchSpace, Space
 from tuning_db.record import Config, Workload, tolerance_of
 
+_T = TypeVar("_T")
 _RESULT_ROUNDED = 1e-3  # the tolerance of a result that is rounded once, to a half (by 2^-11 of the value)
 
 
@@ -100,10 +102,10 @@ class Template(ABC):
     def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
         """Return the scheduled function. Raises ScheduleError if the config cannot be applied."""
 
-    def leads(self, target: Target) -> bool:
+    def leads(self, workload: Workload, target: Target) -> bool:
         """Tell whether its space comes before those of templates that do not lead, so that its first seed is what an
         operator gets where nothing was measured. Templates of the same kind are in the order of their names."""
-        del target
+        del workload, target
         return False
 
     def spread(self, workload: Workload, target: Target, config: Config) -> Config:
@@ -222,18 +224,23 @@ def _spaces(
     workload: Workload, target: Target, only: Sequence[str] | None = None, exact: bool = False
 ) -> Iterator[Space]:
     """Yield the spaces that `search_space` unites. Each is built only when the iteration reaches it."""
-    for template in sorted(all_templates(), key=lambda template: not template.leads(target)):
-        if (
-            template.op != workload.op
-            or workload.dtype not in template.dtypes
-            or (only is not None and template.name not in only)
-        ):
-            continue
-        if (exact and not template.exact) or (only is None and template.tolerance is not None):
-            continue
-        try:
-            space = template.space(workload, target)
-        except Exception as error:
-            raise TemplateFailed(template.name, error) from error
+    usable = [
+        template
+        for template in all_templates()
+        if template.op == workload.op
+        and workload.dtype in template.dtypes
+        and (template.name in only if only is not None else template.tolerance is None)
+        and (template.exact or not exact)
+    ]
+    for template in sorted(usable, key=lambda template: not _asked(template, template.leads, workload, target)):
+        space = _asked(template, template.space, workload, target)
         if space is not None:
             yield space
+
+
+def _asked(template: Template, question: Callable[[Workload, Target], _T], workload: Workload, target: Target) -> _T:
+    """Return what a template answers. Raises TemplateFailed if it fails."""
+    try:
+        return question(workload, target)
+    except Exception as error:
+        raise TemplateFailed(template.name, error) from error

@@ -20,11 +20,11 @@ from tvm import tirx
 from tvm.target import Target
 from tvm.tirx.script import builder as T
 
+from templates.kernels import Cells, Emitter, function, held, inside, own, scratch, when
 from templates.operator import Operator, TensorSpec, View
 from templates.space import Constraint, Knob, Space, Values
 from templates.template import Template
 from tuning_db.record import Config, Workload
-from vision_ops.kernels import Cells, Emitter, function, held, inside, own, scratch, when
 from vision_ops.merging import Runs, merge_stretch
 from vision_ops.selected import INVALID, invalidate
 from vision_ops.sort_keys import argsorted, packed, place_of, ranked

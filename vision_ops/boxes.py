@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from tvm import tirx
 
-from vision_ops.kernels import Cells, held
+from templates.kernels import Cells, held
 
 FIELDS = 5  # values of a prepared box: least x, least y, greatest x, greatest y, area
 

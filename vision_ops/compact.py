@@ -15,11 +15,11 @@ import numpy as np
 from tvm import tirx
 from tvm.target import Target
 
+from templates.kernels import Cells, Emitter, function, when
 from templates.operator import Operator, TensorSpec, View
 from templates.space import Space
 from templates.template import Template
 from tuning_db.record import Config, Workload
-from vision_ops.kernels import Cells, Emitter, function, when
 from vision_ops.selected import INVALID, invalidate
 from vision_ops.sweeps import Monoid, Rows, Sweeps, sweep_space
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from tvm import tirx
 
-from vision_ops.kernels import Cells
+from templates.kernels import Cells
 
 
 def number(value: float) -> Any:

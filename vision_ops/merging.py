@@ -15,7 +15,7 @@ from typing import Any
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
-from vision_ops.kernels import held, own
+from templates.kernels import held, own
 from vision_ops.sort_keys import LAST
 
 Read = Callable[[Any], Any]  # position -> the key there

@@ -17,6 +17,7 @@ import numpy as np
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
+from templates.kernels import Cells, Emitter, held, own
 from templates.operator import Operator, TensorSpec, View
 from templates.space import Values
 from tuning_db.record import Workload
@@ -27,7 +28,6 @@ from vision_ops.decoding import (
     random_anchors,
     store_corners,
 )
-from vision_ops.kernels import Cells, Emitter, held, own
 from vision_ops.runs import PLACES, Run, RunTemplate, each_run
 from vision_ops.sweeps import Rows
 

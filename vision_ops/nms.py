@@ -22,12 +22,12 @@ from tvm import tirx
 from tvm.target import Target
 from tvm.tirx.script import builder as T
 
+from templates.kernels import Cells, Emitter, function, held, inside, own, scratch, shared, when
 from templates.operator import Operator, TensorSpec, View
 from templates.space import Constraint, Knob, Space, Values
 from templates.template import Template
 from tuning_db.record import Config, Workload
 from vision_ops.boxes import FIELDS, Box, numpy_overlap, numpy_prepared, overlap, prepared, store, stored
-from vision_ops.kernels import Cells, Emitter, function, held, inside, own, scratch, shared, when
 from vision_ops.selected import INVALID, invalidate
 from vision_ops.sort_keys import argsorted
 

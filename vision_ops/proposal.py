@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from tvm import tirx
 
+from templates.kernels import Cells, Emitter, held
 from templates.operator import Operator, TensorSpec, View
 from templates.space import Values
 from tuning_db.record import Workload
@@ -29,7 +30,6 @@ from vision_ops.decoding import (
     sigmoid,
     store_corners,
 )
-from vision_ops.kernels import Cells, Emitter, held
 from vision_ops.runs import PLACES, RunTemplate, each_run
 from vision_ops.sweeps import Rows
 

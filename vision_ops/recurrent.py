@@ -18,11 +18,11 @@ from tvm.tirx.script import builder as T
 from templates.blocking import divisors
 from templates.cpu.isa import threads_of, vector_unit
 from templates.gpu.limits import GpuLimits
+from templates.kernels import Cells, Emitter, function, held, own, scratch, shared
 from templates.space import Constraint, Knob, Space, Values
 from templates.template import Template
 from tuning_db.record import Config, Workload
 from vision_ops.decoding import number
-from vision_ops.kernels import Cells, Emitter, function, held, own, scratch, shared
 from vision_ops.recurrent_layer import BLOCK, OPERATOR, QUANTISED, Recurrent
 
 _FEW_BYTES = 1 << 19  # of weights of all directions: one thread reads them from its second-level cache in microseconds

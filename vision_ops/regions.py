@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from templates.kernels import Cells, Emitter, held, inside
 from templates.operator import Operator, TensorSpec, View
 from templates.space import Values
 from tuning_db.record import Workload
-from vision_ops.kernels import Cells, Emitter, held, inside
 from vision_ops.runs import RunKnob
 from vision_ops.sweeps import Rows
 

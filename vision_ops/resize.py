@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 from tvm.tirx.script import builder as T
 
+from templates.kernels import Cells, Emitter, held, inside, own
 from templates.operator import Operator, TensorSpec, View
 from templates.space import Values
 from tuning_db.record import Workload
 from vision_ops.decoding import number
-from vision_ops.kernels import Cells, Emitter, held, inside, own
 from vision_ops.runs import PLACES, RunTemplate, each_run
 from vision_ops.sweeps import Rows
 

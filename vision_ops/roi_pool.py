@@ -15,9 +15,9 @@ import numpy as np
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
+from templates.kernels import Cells, Emitter, held, own, when
 from templates.space import Values
 from tuning_db.record import Workload
-from vision_ops.kernels import Cells, Emitter, held, own, when
 from vision_ops.regions import CHANNELS, Bin, RegionOperator, Regions, each_bin
 from vision_ops.runs import RunTemplate
 

@@ -15,11 +15,11 @@ from tvm import tirx
 from tvm.target import Target
 from tvm.tirx.script import builder as T
 
+from templates.kernels import Emitter, function, held
 from templates.operator import Operator
 from templates.space import Constraint, Knob, Space, Values
 from templates.template import Template
 from tuning_db.record import Config, Workload
-from vision_ops.kernels import Emitter, function, held
 from vision_ops.sweeps import Rows
 
 

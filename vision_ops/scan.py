@@ -13,11 +13,11 @@ import numpy as np
 from tvm import tirx
 from tvm.target import Target
 
+from templates.kernels import Cells, Emitter, function
 from templates.operator import Operator, TensorSpec, View
 from templates.space import Space
 from templates.template import Template
 from tuning_db.record import Config, Workload
-from vision_ops.kernels import Cells, Emitter, function
 from vision_ops.sweeps import KINDS, Monoid, Rows, Sweeps, identity, sweep_space
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
-from vision_ops.kernels import Cells, Emitter, held, when
+from templates.kernels import Cells, Emitter, held, when
 
 INVALID = -1  # an index behind the last valid one
 _EACH = 64  # indices that an item sets

@@ -19,8 +19,8 @@ import numpy as np
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
+from templates.kernels import Cells, Emitter, choose, held, own, scratch, shared, when
 from templates.space import Constraint, Knob, Space, Values
-from vision_ops.kernels import Cells, Emitter, choose, held, own, scratch, shared, when
 
 KINDS = ("sum", "product", "max")
 _PIECES = 1 << 16  # the most pieces of an axis: one group of items scans a value for each

@@ -23,7 +23,7 @@ from templates.cpu.isa import threads_of, vector_unit
 from templates.cpu.product_tiles import Product, tile_widths
 from templates.cpu.stages import spread
 from templates.space import Constraint, Knob, Space, Values, valid_seeds
-from templates.stages import new_schedule, unroll_tile
+from templates.stages import new_schedule, stored_as, unroll_tile
 from templates.template import Template
 from tuning_db.record import Config, Workload
 
@@ -175,9 +175,10 @@ def tile_features(problem: TiledProblem, v: Values) -> Mapping[str, float]:
     }
 
 
-def tiled_compute(problem: TiledProblem, v: Values) -> tirx.PrimFunc:
-    """Return the function, whose stages are named as in the schedule, without a schedule."""
-    view, given = problem.view, Given.of(problem.view)
+def tiled_compute(problem: TiledProblem, v: Values, dtype: str = "float32") -> tirx.PrimFunc:
+    """Return the function, whose stages are named as in the schedule, without a schedule. Operands and the result are
+    stored as `dtype`."""
+    view, given = problem.view, Given.of(problem.view, dtype)
     powers, total = _softmax(problem, given, v)
     lanes, wide, width = problem.lanes, v["vb"] * problem.lanes, v["nb"] * problem.lanes
     vectors = problem.value_vectors // v["vb"], v["vb"], lanes
@@ -200,7 +201,7 @@ def tiled_compute(problem: TiledProblem, v: Values) -> tirx.PrimFunc:
 
     def result(*index: Any) -> Any:
         head, row, element = given.result_at(index)
-        return attended[head, row, element // wide, element % wide // lanes, element % lanes]
+        return stored_as(attended[head, row, element // wide, element % wide // lanes, element % lanes], dtype)
 
     out = te.compute(view.result_shape, result, name="out")
     return te.create_prim_func([*given.tensors.values(), out])

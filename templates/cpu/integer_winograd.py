@@ -72,7 +72,7 @@ class IntegerWinograd(Winograd):
         seeds = _seeds(problem, fits, registers, max(divisors(steps, 4)))
         return replace(space, knobs=knobs, constraints=(*space.constraints, constraint), seeds=seeds)
 
-    def leads(self, target: Target) -> bool:
+    def leads(self, workload: Workload, target: Target) -> bool:
         return True
 
     def pack_weight(self, workload: Workload, target: Target, config: Config, weight: np.ndarray) -> np.ndarray:

@@ -29,7 +29,7 @@ from templates.gpu.stages import (
     write_back,
 )
 from templates.space import Constraint, Knob, Space, Values, at_most, valid_seeds
-from templates.stages import new_schedule, unroll_tile
+from templates.stages import new_schedule, stored_as, unroll_tile
 from templates.template import Template
 from tuning_db.record import Config, Workload
 
@@ -62,10 +62,11 @@ class GpuAttention(Template):
     name = "gpu.attention"
     version = 3
     op = "attention"
+    dtypes = ("float32", "float16")
 
     def space(self, workload: Workload, target: Target) -> Space | None:
         limits, view = gpu_limits(target), Attention.of(workload)
-        if limits is None:
+        if limits is None or not limits.stores(workload.dtype):
             return None
         knobs, constraints = _knobs(view, limits), _constraints(view, limits)
         seeds = [at_most({**seed, "ri": 4}, knobs) for seed in _SEEDS.get(limits.family, _SEEDS["other"])]
@@ -75,7 +76,7 @@ class GpuAttention(Template):
     def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
         view, on_cpu = Attention.of(workload), gpu_limits_of(target).family == "cpu"
         result_width = config["wv"] if on_cpu and view.order.endswith("a") else 1
-        return _schedule(_compute(_Problem(view, config.knobs)), config.knobs, result_width)
+        return _schedule(_compute(_Problem(view, config.knobs), workload.dtype), config.knobs, result_width)
 
 
 def _knobs(view: Attention, limits: GpuLimits) -> tuple[Knob, ...]:
@@ -163,8 +164,8 @@ def _features(view: Attention, limits: GpuLimits, v: Values) -> Mapping[str, flo
     }
 
 
-def _compute(problem: _Problem) -> tirx.PrimFunc:
-    view, given = problem.view, Given.of(problem.view)
+def _compute(problem: _Problem, dtype: str) -> tirx.PrimFunc:
+    view, given = problem.view, Given.of(problem.view, dtype)
     powers, heads, rows = _powers(problem, given), problem.heads, problem.rows
     total = _reduced(problem, powers, te.sum, "total")
     term = te.reduce_axis((0, view.columns), "term")
@@ -176,7 +177,7 @@ def _compute(problem: _Problem) -> tirx.PrimFunc:
 
     def result(*index: Any) -> Any:
         head, row, element = given.result_at(index)
-        return products[head, row, element] / total[head, row]
+        return stored_as(products[head, row, element] / total[head, row], dtype)
 
     out = te.compute(view.result_shape, result, name="out")
     return te.create_prim_func([*given.tensors.values(), out])

@@ -37,10 +37,11 @@ class RowsAttention(Template):
 
     name = "gpu.attention_rows"
     op = "attention"
+    dtypes = ("float32", "float16")
 
     def space(self, workload: Workload, target: Target) -> Space | None:
         limits = gpu_limits(target)
-        if limits is None or limits.family != "cpu":
+        if limits is None or limits.family != "cpu" or not limits.stores(workload.dtype):
             return None
         problem, registers = _problem(workload, limits), limits.sums // limits.lanes
         knobs = tile_knobs(problem)
@@ -52,14 +53,14 @@ class RowsAttention(Template):
         valid = valid_seeds(seeds, knobs, constraints)
         return Space(self.name, knobs, constraints, valid, lambda v: tile_features(problem, v)) if valid else None
 
-    def leads(self, target: Target) -> bool:
+    def leads(self, workload: Workload, target: Target) -> bool:
         """Its first seed takes 0.7 of the time of the six kernels' first seed."""
         limits = gpu_limits(target)
         return limits is not None and limits.family == "cpu"
 
     def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
         problem = _problem(workload, gpu_limits_of(target))
-        sch = new_schedule(tiled_compute(problem, config.knobs))
+        sch = new_schedule(tiled_compute(problem, config.knobs, workload.dtype))
         chunk = tile_rows(sch, config.knobs)
         block, item = sch.split(chunk, [None, 1])
         launch(sch, {"blockIdx.x": [block], "threadIdx.x": [item]})

@@ -27,7 +27,7 @@ from templates.gpu.stages import (
     write_back,
 )
 from templates.space import Constraint, Knob, Space, Values, at_most
-from templates.stages import new_schedule, unroll_tile, zero
+from templates.stages import new_schedule, stored_as, unroll_tile, widened, zero
 from templates.template import Template
 from tuning_db.record import Config, Workload
 
@@ -46,17 +46,18 @@ class GpuBatchMatmul(Template):
 
     name = "gpu.batch_matmul"
     op = "batch_matmul"
+    dtypes = ("float32", "float16")
 
     def space(self, workload: Workload, target: Target) -> Space | None:
         limits, product = gpu_limits(target), BatchMatmul.of(workload)
-        if limits is None:
+        if limits is None or not limits.stores(workload.dtype):
             return None
         knobs, constraints = _knobs(product, limits), _constraints(product, limits)
         seeds = tuple(at_most({**seed, "ri": 4}, knobs) for seed in _SEEDS.get(limits.family, _SEEDS["other"]))
         return Space(self.name, knobs, constraints, (*seeds, {}), lambda v: _features(product, limits, v))
 
     def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
-        return _schedule(_compute(BatchMatmul.of(workload), config.knobs), config.knobs)
+        return _schedule(_compute(BatchMatmul.of(workload), config.knobs, workload.dtype), config.knobs)
 
 
 def _group(v: Values) -> Group:
@@ -111,11 +112,11 @@ def _features(product: BatchMatmul, limits: GpuLimits, v: Values) -> Mapping[str
     }
 
 
-def _compute(product: BatchMatmul, k: Values) -> tirx.PrimFunc:
+def _compute(product: BatchMatmul, k: Values, dtype: str) -> tirx.PrimFunc:
     batch, tiles, depth, *tile = _packed_shape(product, k)
     rows, wide, vec = _padded_rows(product, k), prod(tile), k["vec"]
-    first = te.placeholder((batch, product.rows, product.depth), name="first")
-    second = te.placeholder(product.second_shape, name="second")
+    first = te.placeholder((batch, product.rows, product.depth), name="first", dtype=dtype)
+    second = te.placeholder(product.second_shape, name="second", dtype=dtype)
     ko, ki = te.reduce_axis((0, depth // k["ki"]), "ko"), te.reduce_axis((0, k["ki"]), "ki")
 
     def at_packed(g: Any, t: Any, d: Any, *at: Any) -> Any:
@@ -124,7 +125,7 @@ def _compute(product: BatchMatmul, k: Values) -> tirx.PrimFunc:
         value = second[g, column, d] if product.transposed else second[g, d, column]
         if product.columns % wide == 0 and depth == product.depth:
             return value
-        return tirx.if_then_else(tirx.all(column < product.columns, d < product.depth), value, zero())
+        return tirx.if_then_else(tirx.all(column < product.columns, d < product.depth), value, zero(dtype))
 
     packed = te.compute((batch, tiles, depth, *tile), at_packed, name="packed")
 
@@ -132,12 +133,13 @@ def _compute(product: BatchMatmul, k: Values) -> tirx.PrimFunc:
         d = ko * k["ki"] + ki
         row = i if rows == product.rows else tirx.min(i, product.rows - 1)
         place = d if depth == product.depth else tirx.min(d, product.depth - 1)
-        return te.sum(first[g, row, place] * packed[(g, t, d, *at)], axis=[ko, ki])
+        return te.sum(widened(first[g, row, place]) * widened(packed[(g, t, d, *at)]), axis=[ko, ki])
 
     sums = te.compute((batch, rows, tiles, *tile), term, name="sums")
 
     def result(g: Any, i: Any, j: Any) -> Any:
-        return sums[g, i, j // wide, j % wide // (k["ot"] * vec), j % (k["ot"] * vec) // vec, j % vec]
+        at = j // wide, j % wide // (k["ot"] * vec), j % (k["ot"] * vec) // vec, j % vec
+        return stored_as(sums[(g, i, *at)], dtype)
 
     out = te.compute((batch, product.rows, product.columns), result, name="out")
     return te.create_prim_func([first, second, out])

@@ -73,11 +73,7 @@ class GpuTensorCore(AnchorTemplate):
         problem = self._problem(workload, limits)
         if problem.conv.is_depthwise or problem.conv.in_channels < FRAGMENT:
             return None
-        knobs = _knobs(problem)
-        smallest = {knob.name: knob.values[0] for knob in knobs}
-        if problem.waste(smallest) > MAX_WASTE:
-            return None
-        return Space(self.name, knobs, _constraints(problem), _seeds(knobs), lambda v: _features(problem, v))
+        return tensor_core_space(self.name, problem)
 
     def weight_key(self, workload: Workload, target: Target, config: Config) -> str:
         return "oihw"
@@ -105,11 +101,22 @@ class GpuTensorCoreTf32(GpuTensorCore):
     tolerance = 1e-3
 
 
-def _knobs(p: TensorCoreProblem) -> tuple[Knob, ...]:
+def tensor_core_space(name: str, p: TensorCoreProblem, *, asynchronous: bool = True) -> Space | None:
+    """Return the space of a template called `name`, or None if too many pixels are computed in vain. Copies may be
+    `asynchronous` if the device has such."""
+    knobs = _knobs(p, asynchronous)
+    smallest = {knob.name: knob.values[0] for knob in knobs}
+    if p.waste(smallest) > MAX_WASTE:
+        return None
+    return Space(name, knobs, _constraints(p), _seeds(knobs), lambda v: _features(p, v))
+
+
+def _knobs(p: TensorCoreProblem, asynchronous: bool) -> tuple[Knob, ...]:
     b = p.blocks
     tiles = -(-p.pixels // FRAGMENT)
     powers = (1, 2, 4, 8)
     several = b.in_blocks * p.conv.kernel[0] * p.conv.kernel[1] > 1
+    overlapped = asynchronous and p.limits.copies_asynchronously and several
     return (
         Knob("mt", tuple(n for n in powers if n <= tiles)),
         Knob("mi", tuple(n for n in powers[:3] if n <= tiles)),
@@ -117,7 +124,7 @@ def _knobs(p: TensorCoreProblem) -> tuple[Knob, ...]:
         Knob("ni", divisors(b.out_blocks, 4)),
         Knob("ct", tuple(d for d in (1, 2, 4, 8) if b.in_blocks % d == 0)),
         Knob("skew", (1, 0)),
-        *([Knob("asynchronous", (0, 1))] if p.limits.copies_asynchronously and several else []),
+        *([Knob("asynchronous", (0, 1))] if overlapped else []),
     )
 
 

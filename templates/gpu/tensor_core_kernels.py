@@ -19,7 +19,7 @@ from templates.gpu.fragments import HALF, SCOPES, STORED, fragment_intrinsics
 from templates.gpu.limits import GpuLimits
 from templates.gpu.stages import Group, cooperate, launch, overlap_copies, own_loops, vector_widths
 from templates.space import Values
-from templates.stages import epilogue_operands, epilogue_value, new_schedule, unroll_tile, zero
+from templates.stages import epilogue_operands, epilogue_value, has_block, new_schedule, unroll_tile, zero
 from templates.workloads import Conv2d
 
 FRAGMENT = 16  # rows (pixels) and columns (output channels) of a fragment of sums, and channels of a block
@@ -117,24 +117,38 @@ def tensor_core_compute(p: TensorCoreProblem, epilogue: tuple[str, ...], v: Valu
     weight = te.placeholder(packed, name="weight", dtype=dtype)
     out_shape = (conv.batch, b.all_out_blocks, conv.out_height, conv.out_width, FRAGMENT)
     extra = epilogue_operands(epilogue, out_shape, dtype)
-    columns = _columns(p, data, p.covered(v))
-    left = te.compute(columns.shape, lambda *index: _as_half(columns[index], dtype), name="a")
-    right = te.compute(weight.shape, lambda *index: _as_half(weight[index], dtype), name="b")
-    ic, kh = te.reduce_axis((0, b.in_blocks), "ic"), te.reduce_axis((0, conv.kernel[0]), "kh")
-    kw, ii = te.reduce_axis((0, conv.kernel[1]), "kw"), te.reduce_axis((0, FRAGMENT), "ii")
-
-    def total(o: Any, pixel: Any, lane: Any) -> Any:
-        block = b.first_input(o) + ic
-        row = left[block, kh, kw, pixel, ii].astype("float32")
-        return te.sum(row * right[o, ic, kh, kw, ii, lane].astype("float32"), axis=[ic, kh, kw, ii])
-
-    sums = te.compute((b.all_out_blocks, p.covered(v), FRAGMENT), total, name="conv")
+    sums = fragment_sums(p, _columns(p, data, p.covered(v)), weight)
 
     def result(n: Any, o: Any, y: Any, x: Any, lane: Any) -> Any:
         pixel = (n * conv.out_height + y) * conv.out_width + x
         return epilogue_value(epilogue, sums[o, pixel, lane], extra, index=(n, o, y, x, lane), dtype=dtype)
 
     return te.create_prim_func([data, weight, *extra, te.compute(out_shape, result, name="out")])
+
+
+def fragment_sums(
+    p: TensorCoreProblem, columns: te.Tensor, weight: te.Tensor, *, groups_apart: bool = False
+) -> te.Tensor:
+    """Return the stage "conv" (output blocks, pixels, lanes) of what pixels read, as `_columns` has it, and weights.
+
+    Its operands are the stages "a" and "b". With `groups_apart` an output block's group and its number there are two
+    axes.
+    """
+    conv, b, dtype = p.conv, p.blocks, p.dtype
+    left = te.compute(columns.shape, lambda *index: _as_half(columns[index], dtype), name="a")
+    right = te.compute(weight.shape, lambda *index: _as_half(weight[index], dtype), name="b")
+    ic, kh = te.reduce_axis((0, b.in_blocks), "ic"), te.reduce_axis((0, conv.kernel[0]), "kh")
+    kw, ii = te.reduce_axis((0, conv.kernel[1]), "kw"), te.reduce_axis((0, FRAGMENT), "ii")
+
+    def total(*index: Any) -> Any:
+        *group, o, pixel, lane = index
+        o = group[0] * b.out_blocks + o if group else o
+        block = b.first_input(o) + ic
+        row = left[block, kh, kw, pixel, ii].astype("float32")
+        return te.sum(row * right[o, ic, kh, kw, ii, lane].astype("float32"), axis=[ic, kh, kw, ii])
+
+    outer = (b.groups, b.out_blocks) if groups_apart else (b.all_out_blocks,)
+    return te.compute((*outer, columns.shape[3], FRAGMENT), total, name="conv")
 
 
 def _as_half(value: Any, dtype: str) -> Any:
@@ -172,14 +186,14 @@ def schedule_tensor_core(p: TensorCoreProblem, func: tirx.PrimFunc, k: Values, t
     """
     sch = new_schedule(func)
     conv = sch.get_sblock("conv")
-    o, pixel, lane, ic, kh, kw, ii = sch.get_loops(conv)
+    *group, o, pixel, lane, ic, kh, kw, ii = sch.get_loops(conv)
     ob, ot, oi = sch.split(o, [None, k["nt"], k["ni"]])
     pb, pt, pi, row = sch.split(pixel, [None, k["mt"], k["mi"], FRAGMENT])
     co, ci = sch.split(ic, [None, k["ct"]])
     step, depth = sch.split(ii, [None, p.depth])
-    sch.reorder(ob, pb, ot, pt, co, kh, kw, ci, step, oi, pi, row, lane, depth)
+    sch.reorder(*group, ob, pb, ot, pt, co, kh, kw, ci, step, oi, pi, row, lane, depth)
     turn = sch.fuse(co, kh, kw)
-    tags = {"blockIdx.y": [ob], "blockIdx.x": [pb], "threadIdx.z": [ot], "threadIdx.y": [pt]}
+    tags = {"blockIdx.y": [*group, ob], "blockIdx.x": [pb], "threadIdx.z": [ot], "threadIdx.y": [pt]}
     bound = launch(sch, tags)
     names = fragment_intrinsics(FRAGMENT, FRAGMENT, p.depth, p.dtype) if tensorize else {}
     _schedule_output(p, sch, k, tile=bound["blockIdx.x"], warp=bound["threadIdx.y"], names=names)
@@ -202,8 +216,11 @@ def schedule_tensor_core(p: TensorCoreProblem, func: tirx.PrimFunc, k: Values, t
 
 
 def _schedule_copies(p: TensorCoreProblem, sch: Schedule, k: Values, turn: Any) -> None:
-    """Let all items of a group copy the input and the weights that a turn needs into local memory."""
-    for stage in (sch.get_sblock("columns"), sch.cache_read(sch.get_sblock("b"), 0, "shared")):
+    """Let all items of a group copy the input and the weights that a turn needs into local memory. Weights that are
+    computed are the stage "weights"."""
+    computed = has_block(sch, "weights")
+    weights = sch.get_sblock("weights") if computed else sch.cache_read(sch.get_sblock("b"), 0, "shared")
+    for stage in (sch.get_sblock("columns"), weights):
         cooperate(sch, stage, turn, group=p.group(k), vector=p.copy_width)
         if k["skew"]:
             sch.storage_align(stage, 0, -2, FRAGMENT, p.row_values(k) - FRAGMENT)

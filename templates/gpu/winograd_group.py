@@ -55,7 +55,7 @@ class GpuWinogradGroup(GpuWinograd):
             return None
         return Space(self.name, knobs, constraints, seeds, lambda v: _features(problems[v["m"]], v))
 
-    def leads(self, target: Target) -> bool:
+    def leads(self, workload: Workload, target: Target) -> bool:
         """On a CPU its first seed took 0.3 to 0.55 of the time of the direct template's first seed, in all 3 x 3 layers
         of U-Net, ESPCN and MobileViT."""
         limits = gpu_limits(target)

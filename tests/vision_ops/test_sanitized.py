@@ -16,12 +16,12 @@ import tvm_ffi
 from tvm import tirx
 from tvm.target import Target
 
+from templates.kernels import Cells, Emitter, function
 from templates.lowering import lowering_context
 from templates.operator import TensorSpec, operator_named
 from templates.template import template_named
 from tests.vision_ops.support import Place, configs_of
 from tests.vision_ops.test_contract import WORKLOADS
-from vision_ops.kernels import Cells, Emitter, function
 
 MAIN = Path(__file__).with_name("sanitized.c")
 CODES = {"i": 0, "u": 1, "f": 2}  # of DLPack

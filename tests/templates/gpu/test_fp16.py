@@ -13,7 +13,7 @@ import tvm
 from templates.gpu.limits import gpu_target
 from templates.gpu.tensor_core import GpuTensorCore
 from templates.reference import random_operands, reference, relative_error
-from templates.template import all_templates, search_space, template_named
+from templates.template import AnchorTemplate, all_templates, search_space, template_named
 from templates.workloads import Conv2d, Dense
 from tests.templates.gpu.support import GPUS, HOST, device_number, gpu
 from tests.templates.support import Compiled, host_target
@@ -26,7 +26,10 @@ TARGET = gpu("mali")
 NAMES = [
     t.name
     for t in all_templates()
-    if "float16" in t.dtypes and not t.name.startswith("cpu.") and not isinstance(t, GpuTensorCore)
+    if isinstance(t, AnchorTemplate)
+    and "float16" in t.dtypes
+    and not t.name.startswith("cpu.")
+    and not isinstance(t, GpuTensorCore)
 ]
 CONV = Conv2d(1, 24, 13, 12, 40, (3, 3), padding=(0, 1, 2, 1))
 DEEP = Conv2d(1, 1024, 4, 4, 8, (1, 1))

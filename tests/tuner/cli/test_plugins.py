@@ -74,6 +74,16 @@ def test_a_template_that_cannot_make_its_space_ends_the_run_in_one_line(tune, tm
     assert "Traceback" not in done.err
 
 
+def test_a_template_that_cannot_say_whether_it_leads_does_so_too(tune, tmp_path):
+    method = "    def leads(self, target):\n        return True\n\n    def space("
+    (tmp_path / "mine.py").write_text(PLUGIN.replace("    def space(", method, 1))
+    done = tune(*OP, "--plugin", "mine.py")
+    assert done.status == 2
+    (*_, said) = done.err.strip().splitlines()
+    assert said.startswith("tune: template user.broken fails to make its space: TypeError: ")
+    assert "leads() takes 2 positional arguments but 3 were given" in said
+
+
 def test_nothing_beside_a_plugin_takes_another_modules_place(tune, tmp_path):
     """Neither in the command nor in the processes that build."""
     folder = tmp_path / "mine"

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tvm.target import Target
 
 from templates.template import default_config
 from tests.templates.gpu.support import device_number, gpu
 from tests.tuner.graph.networks import Net, assert_close, expected, lowered, random_inputs, run
+from tests.tuner.graph.test_attention import operands as attention_operands
+from tests.tuner.graph.test_attention import weighted
 from tests.tuner.graph.test_gpu import residual_network
 from tests.tuner.graph.test_lower import ELEMENTWISE
 from tuner.devices import Device, open_device
@@ -28,9 +32,16 @@ def device() -> Device:
     return open_device(f"opencl:{device_number('intel')}")
 
 
-def assert_near(device: Device, net: Net, folder: Path, *outputs: str, tolerance: float = TOLERANCE) -> FusedGraph:
-    """The network in half precision gives nearly what onnx gives; returns it."""
-    graph = halved(net.graph(folder, *outputs))
+def assert_near(
+    device: Device,
+    net: Net,
+    folder: Path,
+    *outputs: str,
+    tolerance: float = TOLERANCE,
+    targets: Sequence[Target] = (),
+) -> FusedGraph:
+    """The network in half precision, for devices with `targets`, gives nearly what onnx gives; returns it."""
+    graph = halved(net.graph(folder, *outputs), targets)
     inputs = random_inputs(graph)
     results = run(graph, device.target, inputs, device=device.tvm_device())
     assert {value.dtype for value in results.values()} == {np.dtype(np.float32)}
@@ -141,9 +152,22 @@ def test_products_of_two_matrices_are_in_halves_where_all_devices_compute_in_the
     product = net.op("MatMul", net.op("Relu", x), net.op("Sigmoid", net.op("Transpose", x, perm=[0, 2, 1])))
     graph = net.graph(tmp_path, net.op("Relu", product))
     arm, old = cpu_elsewhere("rpi5").target, cpu_elsewhere("rpi4").target
-    for targets, dtype in (([arm], "float16"), ([arm, arm], "float16"), ([arm, old], "float32"), ([], "float32")):
+    some = [arm], [arm, arm], [gpu("orin"), gpu("mali")], [arm, old], []
+    for targets, dtype in zip(some, ("float16", "float16", "float16", "float32", "float32"), strict=True):
         (task,) = tasks_of(halved(graph, targets))
         assert (task.workload.op, task.workload.dtype) == ("batch_matmul", dtype)
+
+
+def test_attention_is_in_halves_where_all_devices_store_them(tmp_path: Path, device: Device) -> None:
+    net = Net()
+    query, key, value = attention_operands(net, 2)
+    scores = net.op("MatMul", net.op("Mul", query, net.constant(np.float32(0.25))), key)
+    output = net.op("Relu", weighted(net, scores, value, 2))
+    arm, other = cpu_elsewhere("rpi5").target, device.target
+    for targets, dtype in (([other, gpu("orin")], "float16"), ([other, arm], "float32"), ([], "float32")):
+        (task,) = tasks_of(halved(net.graph(tmp_path, output), targets))
+        assert (task.workload.op, task.workload.dtype) == ("attention", dtype)
+    assert_near(device, net, tmp_path, output, targets=[device.target])
 
 
 def test_a_weight_beyond_the_largest_half(tmp_path: Path) -> None:

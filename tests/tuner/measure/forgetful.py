@@ -7,12 +7,12 @@ from tvm import tirx
 from tvm.target import Target
 from tvm.tirx.script import builder as T
 
+from templates.kernels import Cells, Emitter, function, own, when
 from templates.space import Knob, Space
 from templates.template import Template, register
 from tuner.measure import Candidate
 from tuning_db.record import Config, Workload
 from vision_ops.argsort import Argsort, ArgsortOperator
-from vision_ops.kernels import Cells, Emitter, function, own, when
 
 SORT = Argsort(1, 40, 40)
 

@@ -13,13 +13,13 @@ from tvm.target import Target
 from tvm.tirx.script import builder as T
 
 from templates import reference
+from templates.kernels import Cells, Emitter, function, held, own, when
 from templates.operator import TensorSpec
 from templates.space import Knob, Space
 from templates.template import PLAIN, AnchorTemplate, Layouts, register
 from templates.workloads import Dense, anchor_of
 from tuner.measure import Candidate
 from tuning_db.record import Config, Workload
-from vision_ops.kernels import Cells, Emitter, function, held, own, when
 
 NAME = "test.wrong"
 ROWS, OUT = 3, 24

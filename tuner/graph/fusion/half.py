@@ -1,7 +1,7 @@
 """Store a network's activations and weights in half precision. Start at `halved`.
 
-Anchors get float16 workloads, and so do other operators of templates where all devices compute those in halves. Every
-other step reads and writes halves and is computed in float32 (see `plain.emit_plain`), except for steps that only move
+Anchors get float16 workloads, and so do other operators that have a template for halves on every device. Every other
+step reads and writes halves and is computed in float32 (see `plain.emit_plain`), except for steps that only move
 or choose values. The network's own inputs and outputs stay float32: a step at each border stores the same value in the
 other type.
 """
@@ -17,12 +17,13 @@ from tvm import relax
 from tvm.ir import Var
 from tvm.target import Target
 
-from templates.cpu.isa import HALF, computes_in
-from templates.template import all_templates
+from templates.cpu.isa import HALF
+from templates.template import default_config
 from tuner.errors import BadInput
 from tuner.graph.fusion.steps import AnchorStep, FusedGraph, OperatorStep, PlainStep, Step, reads_of
 from tuner.graph.ir.bindings import dtype_of, with_leaves
 from tuner.graph.ir.simplify import as_constant, constant, is_call
+from tuning_db.record import Workload
 
 # These operators round nothing, whatever the type: they move values, or choose one.
 _EXACT = (
@@ -42,16 +43,15 @@ def halved(graph: FusedGraph, targets: Sequence[Target] = ()) -> FusedGraph:
 
     Raises BadInput, naming the node, if a weight is beyond the largest half.
     """
-    arithmetic = bool(targets) and all(computes_in(target, HALF) for target in targets)
-    return _Halving(graph, arithmetic).halved()
+    return _Halving(graph, targets).halved()
 
 
 class _Halving:
-    """Converts one graph for devices that may have `arithmetic` in halves. `_stored` maps a variable of the graph to
-    the variable that holds its value as halves."""
+    """Converts one graph for devices with `targets`. `_stored` maps a variable of the graph to the variable that holds
+    its value as halves."""
 
-    def __init__(self, graph: FusedGraph, arithmetic: bool) -> None:
-        self._graph, self._arithmetic = graph, arithmetic
+    def __init__(self, graph: FusedGraph, targets: Sequence[Target]) -> None:
+        self._graph, self._targets = graph, targets
         read = {var for step in graph.steps for var in reads_of(step)}
         made = [s.out for s in graph.steps if s.out in read or _makes_halves(s)]
         # A result that is computed in float32 and that no step reads goes to the caller without being rounded.
@@ -74,12 +74,16 @@ class _Halving:
         return self._operator(step) if isinstance(step, OperatorStep) else self._plain(step)
 
     def _operator(self, step: OperatorStep) -> OperatorStep:
-        """Let an operator read and write halves. It computes in single precision where its workload keeps its dtype."""
+        """Let an operator read and write halves. Where its workload keeps its dtype, they are converted around it."""
         inputs, workload = tuple(self._stored.get(expr, expr) for expr in step.inputs), step.workload
-        if self._arithmetic and step.out in self._stored and _has_template(workload.op):
-            inputs = tuple(self._half(expr, step.node) for expr in step.inputs)
-            workload = replace(workload, dtype=HALF)
+        in_halves = replace(workload, dtype=HALF)
+        if step.out in self._stored and self._has_templates(in_halves):
+            inputs, workload = tuple(self._half(expr, step.node) for expr in step.inputs), in_halves
         return replace(step, inputs=inputs, out=self._stored.get(step.out, step.out), workload=workload)
+
+    def _has_templates(self, workload: Workload) -> bool:
+        """Tell whether there is a template of a workload for each device."""
+        return bool(self._targets) and all(default_config(workload, t) is not None for t in self._targets)
 
     def _anchor(self, step: AnchorStep) -> AnchorStep:
         return replace(
@@ -104,11 +108,6 @@ class _Halving:
         if value is None:
             return self._stored.get(expr, expr) if isinstance(expr, Var) else expr
         return as_constant(_rounded(value, node)) if value.dtype == np.float32 else expr
-
-
-def _has_template(op: str) -> bool:
-    """Tell whether a template of a CPU computes an operator without a weight in halves."""
-    return any(t.op == op and t.sums_halves for t in all_templates())
 
 
 def _makes_halves(step: Step) -> bool:

@@ -106,7 +106,11 @@ def own(dtype: str, extent: int = 1) -> Cells:
 
 
 def shared(dtype: str, *extents: int) -> Cells:
-    """Allocate cells that a group shares, in local memory on a GPU. `Emitter.barrier` orders accesses to them."""
+    """Allocate cells that a group shares, in local memory on a GPU. `Emitter.barrier` orders accesses to them.
+
+    TVM gives the memory of cells that are not read any more to cells that are written for the first time later. A
+    barrier must stand in between.
+    """
     return Cells(T.alloc_buffer(extents, dtype, scope="shared"))
 
 
