@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 
+from templates.gpu.opencl_text import build_options
 from tuner.errors import BadInput, CompileError, first_error
 from tuner.measure.offline.contract import Resources
 
@@ -37,12 +38,17 @@ class Clang:
         self._command += ["-Xclang", "-finclude-default-header", "-Xclang", f"-cl-ext={enabled}", "-w"]
         if "cl_intel_subgroups" in extensions:  # the short form of the header lacks Intel's functions
             self._command.append("-cl-no-stdinc")
-        self._command += ["-S", "-emit-llvm", "-o", "-", "-"]
+        self._command += ["-S", "-emit-llvm", "-o", "-"]
 
     def compile(self, source: str) -> Mapping[str, Resources]:
         """See contract.Compiler.compile; the mapping is empty."""
         done = subprocess.run(
-            self._command, input=source, capture_output=True, text=True, errors="replace", check=False
+            [*self._command, *build_options(source), "-"],
+            input=source,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
         )
         if done.returncode:
             raise CompileError(f"clang: {first_error(done.stderr)}")
