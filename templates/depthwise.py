@@ -19,6 +19,11 @@ from tuning_db.record import Workload
 MOST_TAPS = 2**24 // (255 * 128)  # the sums of so many products of integers are exact in float32
 
 
+def sums_are_exact(conv: Conv2d) -> bool:
+    """Tell whether the sums of a depthwise convolution of integers are exact in float32."""
+    return conv.kernel[0] * conv.kernel[1] <= MOST_TAPS
+
+
 def reach(conv: Conv2d, rows: int, columns: int) -> tuple[int, int]:
     """Return how many rows and columns of the padded input are read for `rows` x `columns` output pixels."""
     return (

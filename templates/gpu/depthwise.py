@@ -3,7 +3,8 @@
 `templates.depthwise` has the expressions. A work-item holds the sums of `yi` x `xi` pixels of `vec` channels. A group
 computes `ct` channel blocks by `yt` x `xt` such tiles, with one item for each vector of a channel block. As there is
 little to reuse, the input may be read straight from global memory. Otherwise an item first copies a kernel row, or all
-that its tile reads, into registers, or a group copies what it reads into local memory.
+that its tile reads, into registers, or a group copies what it reads into local memory. Integers become float32 where
+they are copied, and their sums are exact in it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from tvm.s_tir import Schedule
 from tvm.target import Target
 
 from templates.blocking import divisors
-from templates.depthwise import depthwise_compute, pack_depthwise, reach, reads_outside
+from templates.depthwise import depthwise_compute, pack_depthwise, reach, reads_outside, sums_are_exact
 from templates.gpu.limits import GpuLimits, gpu_limits, gpu_limits_of
 from templates.gpu.stages import (
     Group,
@@ -34,6 +35,7 @@ from templates.gpu.stages import (
     split_init,
     write_back,
 )
+from templates.integers import INTEGERS
 from templates.space import Constraint, Knob, Space, Values
 from templates.stages import has_block, new_schedule, unroll_tile
 from templates.template import AnchorTemplate, Layout, Layouts
@@ -107,7 +109,8 @@ class _Tiling:
 
     def local_bytes(self, v: Values) -> int:
         high, wide = reach(self.conv, *self.tile(v))
-        return np.dtype(self.dtype).itemsize * v["ct"] * high * wide * self.limits.lanes if v["pad"] == "shared" else 0
+        held = "float32" if self.dtype == INTEGERS else self.dtype  # integers are converted where they are padded
+        return np.dtype(held).itemsize * v["ct"] * high * wide * self.limits.lanes if v["pad"] == "shared" else 0
 
 
 class GpuDepthwise(AnchorTemplate):
@@ -121,7 +124,7 @@ class GpuDepthwise(AnchorTemplate):
 
     name = "gpu.depthwise"
     op = "conv2d"
-    dtypes = ("float32", "float16")
+    dtypes = ("float32", "float16", INTEGERS)
 
     def layouts(self, workload: Workload, target: Target) -> Layouts:
         block = Layout(gpu_limits_of(target).lanes)
@@ -132,6 +135,8 @@ class GpuDepthwise(AnchorTemplate):
         conv = conv_of(workload)
         if limits is None or not limits.stores(workload.dtype) or not conv.is_depthwise:
             return None
+        if workload.dtype == INTEGERS and not sums_are_exact(conv):
+            return None
         tiling = _Tiling(conv, limits, workload.dtype)
         knobs = _knobs(tiling)
         return Space(self.name, knobs, _constraints(tiling), _seeds(tiling, knobs), lambda v: _features(tiling, v))
@@ -140,7 +145,8 @@ class GpuDepthwise(AnchorTemplate):
         return "blocked"
 
     def pack_weight(self, workload: Workload, target: Target, config: Config, weight: np.ndarray) -> np.ndarray:
-        return pack_depthwise(weight, gpu_limits_of(target).lanes)
+        real = weight.astype(np.float32) if workload.dtype == INTEGERS else weight
+        return pack_depthwise(real, gpu_limits_of(target).lanes)
 
     def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
         tiling, k = _Tiling(conv_of(workload), gpu_limits_of(target), workload.dtype), config.knobs

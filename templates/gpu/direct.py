@@ -3,8 +3,8 @@
 `templates.direct` has the expressions. A work-item holds the sums of `ki` vectors of output channels by `yi` x `xi`
 pixels. A group computes `kt` x `yt` x `xt` such tiles, with one item for each vector of `vec` lanes of a channel block.
 Input and weights are read straight from global memory, through registers, or through local memory that the items of a
-group fill together. Integers are read four channels at a time (`templates.words`). `GpuDirectConv` reads blocked data, `GpuDirectConvPlain` reads NCHW data with few channels (that of
-a network's first layer).
+group fill together. Integers are read four channels at a time (`templates.words`). `GpuDirectConv` reads blocked data,
+`GpuDirectConvPlain` reads NCHW data with few channels (that of a network's first layer).
 """
 
 from __future__ import annotations

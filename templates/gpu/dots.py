@@ -52,13 +52,14 @@ def held_words(limits: GpuLimits) -> Held:
 
 
 def packed_words(weight: np.ndarray, held: Held) -> np.ndarray:
-    """Pack a convolution's weight of int8 (blocks, input blocks, R, S, channels, lanes) as words. Behind it stands what
-    sums of moved data lack: a further input block, of which the first word of each lane is that number."""
+    """Pack a weight of int8 (blocks, axes of the reduction, lanes) as words. Behind it stands what sums of moved data
+    lack: one more of the first of these axes, whose first word of each lane is that number."""
     words = pack_words(weight)
     if not held.moved:
         return words
     last = np.zeros_like(words[:, :1])
-    last[:, 0, 0, 0, 0] = MIDDLE * weight.astype(np.int32).sum((1, 2, 3, 4))
+    lacking = MIDDLE * weight.astype(np.int32).sum(tuple(range(1, weight.ndim - 1)))
+    last.reshape(len(words), -1, words.shape[-1])[:, 0] = lacking
     return np.concatenate([words, last], 1)
 
 

@@ -78,8 +78,8 @@ class Tiling:
     def row_lanes(self, v: Values) -> int:
         """Return how many channels an input row in registers has.
 
-        It has a whole block's, unless `order` puts the loop over input channels outside of the row. Integers are counted
-        in words.
+        It has a whole block's, unless `order` puts the loop over input channels outside of the row. Words of integers
+        count as one.
         """
         return self.problem.depth if v["order"] == "c.kh.kw.i" else v["ui"]
 
