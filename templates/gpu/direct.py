@@ -376,7 +376,9 @@ def _schedule(tiling: Tiling, func: tirx.PrimFunc, k: Values) -> tirx.PrimFunc:
     row = io if k["order"] == "c.kh.i.kw" else kh
     _schedule_data(tiling, sch, k, chunk=co, row=bound["threadIdx.x"] if k["pad"] == PATCH else row)
     if k["wshared"]:
-        cooperate(sch, sch.cache_read(conv, 1, "shared"), co, group=group, vector=tiling.copied_widths(k)[1])
+        # Of moved integers the stage that writes reads the weight, too.
+        weights = sch.cache_read(conv, 1, "shared", consumer_blocks=[conv])
+        cooperate(sch, weights, co, group=group, vector=tiling.copied_widths(k)[1])
     unroll_tile(sch, [iu, *([kw] if k["unroll_kw"] else []), *([kh] if k["unroll_kh"] else []), *tile])
     split_init(sch, conv, co)
     if tiling.asynchronous(k):

@@ -12,6 +12,7 @@ from tuner.errors import BadInput, CompileError, first_error
 from tuner.measure.offline.contract import Resources
 
 _NEWEST, _OLDEST = 30, 14
+_HEADER_NEEDS = ("__opencl_c_images", "__opencl_c_read_write_images")  # with OpenCL C 3.0
 # Builtins of OpenCL have mangled names. A function with a plain name is one that nobody defines.
 _UNDEFINED = re.compile(r"^declare [^@]*@(?!_Z|llvm\.|printf\b)([\w.]+)", re.MULTILINE)
 
@@ -33,7 +34,7 @@ class Clang:
 
     def __init__(self, extensions: Sequence[str]) -> None:
         """Raises BadInput if clang is missing."""
-        enabled = ",".join(["-all", *(f"+{name}" for name in extensions)])
+        enabled = ",".join(["-all", *(f"+{name}" for name in (*extensions, *_HEADER_NEEDS))])
         self._command = [find_clang(), "-x", "cl", "-cl-std=CL1.2", "-target", "spir64"]
         self._command += ["-Xclang", "-finclude-default-header", "-Xclang", f"-cl-ext={enabled}", "-w"]
         if "cl_intel_subgroups" in extensions:  # the short form of the header lacks Intel's functions
