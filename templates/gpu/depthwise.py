@@ -218,6 +218,9 @@ def _seeds(tiling: _Tiling, knobs: tuple[Knob, ...]) -> tuple[Values, ...]:
         cut = 2 if on_cpu and tiling.waste(v) > 1 else 1
         return _loads(tiling, v) * (1 + 1 / v["vec"]) * tiling.waste(v) * cut
 
+    def fits(v: Values, fetched: int) -> bool:
+        return tiling.sums(v) + fetched <= most and tiling.unrolled(v) <= tiling.limits.max_unrolled
+
     constraints = _constraints(tiling)
     most = tiling.limits.sums // (2 if on_cpu else 1)
     seeds: list[Values] = []
@@ -230,8 +233,9 @@ def _seeds(tiling: _Tiling, knobs: tuple[Knob, ...]) -> tuple[Values, ...]:
         tiles = [{**fixed, **dict(zip(names, t, strict=True))} for t in itertools.product(*(values[n] for n in names))]
         if one_row:
             tiles = [t for t in tiles if t["yi"] == 1]
-        small = [t for t in tiles if tiling.sums(t) + tiling.fetched_early(t) <= most]
-        fitting = [t for t in small if tiling.unrolled(t) <= tiling.limits.max_unrolled]
+        fitting = [t for t in tiles if fits(t, tiling.fetched_early(t))]
+        if not fitting and pad != "patch":  # of a large kernel, whose rows are a loop then: its weights come late
+            fitting = [t for t in ({**t, "unroll_kh": 0} for t in tiles) if fits(t, 0)]
         for tile in sorted(fitting, key=cost):
             shapes = itertools.product(values["ct"], values["yt"], values["xt"])
             groups = [{**tile, "ct": ct, "yt": yt, "xt": xt} for ct, yt, xt in shapes]
