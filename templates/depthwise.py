@@ -19,6 +19,11 @@ from tuning_db.record import Workload
 MOST_TAPS = 2**24 // (255 * 128)  # the sums of so many products of integers are exact in float32
 
 
+def sums_are_exact(conv: Conv2d) -> bool:
+    """Tell whether the sums of a depthwise convolution of integers are exact in float32."""
+    return conv.kernel[0] * conv.kernel[1] <= MOST_TAPS
+
+
 def reach(conv: Conv2d, rows: int, columns: int) -> tuple[int, int]:
     """Return how many rows and columns of the padded input are read for `rows` x `columns` output pixels."""
     return (
@@ -42,11 +47,17 @@ def padded_image(data: te.Tensor, conv: Conv2d, rows: int, columns: int, border:
     n, blocks, _, _, lanes = data.shape
     top, left = conv.padding[:2]
     outside = zero(str(data.dtype)) if border is None else border
-    size, integer = (conv.height, conv.width), str(data.dtype) == INTEGERS
+    size, held = (conv.height, conv.width), "float32" if str(data.dtype) == INTEGERS else str(data.dtype)
 
     def value(n: Any, c: Any, y: Any, x: Any, v: Any) -> Any:
-        found = padded_with(outside, lambda py, px: data[n, c, py, px, v], y - top, x - left, size=size)
-        return found.astype("float32") if integer else found
+        # Both are converted before one is chosen: TVM's code for CUDA cannot repeat a byte for all lanes of a vector.
+        return padded_with(
+            stored_as(outside, held),
+            lambda py, px: stored_as(data[n, c, py, px, v], held),
+            y - top,
+            x - left,
+            size=size,
+        )
 
     return te.compute((n, blocks, *reach(conv, rows, columns), lanes), value, name="pad")
 

@@ -3,8 +3,9 @@
 Start at `direct_compute`; `cpu.direct`, `gpu.direct` and `mali.spatial_pack` schedule its functions.
 Data is (N, C/v, H, W, v) or plain NCHW, weights are (K/v, C/v, R, S, v in, v out), and the output is
 (N, K/v, OH, OW, v) or plain NCHW. A few (g) neighbouring input channels of a weight of integers lie together, which is
-(K/v, C/v, R, S, v in / g, v out, g). Tiles that stick out of the output are computed whole, on a padded image, and what
-is too much is cut off when they are written.
+(K/v, C/v, R, S, v in / g, v out, g), or (K/v, C/v, R, S, v in / 4, v out) in words (`templates.words`); blocked data in
+words are (N, C/v, H, W, v / 4). Tiles that stick out of the output are computed whole, on a padded image, and what is
+too much is cut off when they are written.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from tvm import te, tirx
 from templates.blocking import Blocking
 from templates.integers import AS_GIVEN, INTEGERS, SUMS, Held, Types, lack
 from templates.stages import border_of, epilogue_operands, epilogue_value, padded_with, stored_as, widened, zero
+from templates.words import moved, product, repeated, word_of
 from templates.workloads import Conv2d
 
 # Orders of the reduction's loops: input blocks (ic), kernel rows (kh), kernel columns (kw), and the lanes of an input
@@ -105,9 +107,21 @@ class DirectProblem:
         return {"float16": 2, INTEGERS: 1}.get(self.dtype, 4)
 
     @property
+    def words(self) -> bool:
+        """Tell whether integers are read and multiplied four at a time."""
+        return self.integer and self.held.words
+
+    @property
+    def depth(self) -> int:
+        """Return how many values, or words of four, an input block of a pixel is read as."""
+        return self.blocks.in_lanes // self.held.group if self.words else self.blocks.in_lanes
+
+    @property
     def depths(self) -> tuple[int, ...]:
         """Return the sizes of the axes that an input block's lanes are summed over."""
-        return (self.blocks.in_lanes // self.held.group, self.held.group) if self.integer else (self.blocks.in_lanes,)
+        if self.words or not self.integer:
+            return (self.depth,)
+        return self.blocks.in_lanes // self.held.group, self.held.group
 
     def packed_shape(self, ob: int) -> tuple[int, ...]:
         """Return the shape of the packed weight for register tiles of `ob` output blocks."""
@@ -118,6 +132,12 @@ class DirectProblem:
     def as_summed(self, value: Any) -> Any:
         """Convert a value of the data or the weight to the type that products are summed in."""
         return stored_as(value, SUMS if self.integer else self.summed)
+
+    def product(self, value: Any, tap: Any) -> Any:
+        """Multiply a value of the data, as `reader` reads it, by one of the packed weight."""
+        if self.words:
+            return product(value, tap)
+        return (self.held.factor(value) if self.integer else self.as_summed(value)) * self.as_summed(tap)
 
     @property
     def kernel_rows(self) -> int:
@@ -150,8 +170,11 @@ def direct_compute(
     held = problem.held
     weight_blocks = problem.blocks.padded(ob).all_out_blocks
     given = problem.gathered or conv
-    blocked = (conv.batch, b.groups * b.in_blocks, given.height, given.width, b.in_lanes)
-    data = te.placeholder(conv.data_shape if problem.plain_data else blocked, name="data", dtype=types.data)
+    blocked = (conv.batch, b.groups * b.in_blocks, given.height, given.width, problem.depth)
+    words = problem.words and not problem.plain_data
+    data = te.placeholder(
+        conv.data_shape if problem.plain_data else blocked, name="data", dtype=SUMS if words else types.data
+    )
     weight = te.placeholder(problem.packed_shape(ob), name="weight", dtype=problem.weight_type)
     out_blocked = (conv.batch, b.all_out_blocks, conv.out_height, conv.out_width, b.lanes)
     out_shape = conv.out_shape if problem.plain_out else out_blocked
@@ -167,12 +190,11 @@ def direct_compute(
 
     def total(first: tuple[Any, Any], n: Any, o: Any, y: Any, x: Any, v: Any) -> Any:
         """Sum over the kernel rows that begin at `first`: an input block, and a row in it."""
-        lane = ii[0] * held.group + ii[1] if problem.integer else ii[0]
+        lane = ii[0] * held.group + ii[1] if len(ii) > 1 else ii[0]
         block, row = first[0] + ic, first[1] + kh
         value = read(n, b.first_input(o) + block, y * sy + row * dy, x * sx + kw * dx, lane)
         tap = weight[o, block, row, kw, ii[0], v, *ii[1:]]
-        factor = held.factor(value) if problem.integer else problem.as_summed(value)
-        return te.sum(factor * problem.as_summed(tap), axis=[ic, kh, kw, *ii])
+        return te.sum(problem.product(value, tap), axis=[ic, kh, kw, *ii])
 
     tiled = (conv.batch, weight_blocks, problem.tall(th), problem.wide(tw), b.lanes)
     if part == problem.kernel_rows:
@@ -204,6 +226,8 @@ def direct_compute(
 def _lack(problem: DirectProblem, weight: te.Tensor, block: Any, lane: Any) -> Any:
     """Return what the sums of moved data lack in a lane of an output block."""
     last, lanes, group = problem.blocks.in_blocks, problem.blocks.lanes, problem.held.group
+    if problem.words:
+        return weight[block, last, 0, 0, 0, lane]
     return lack(lambda step, v, i: weight[block, last, 0, 0, step, v, i], lane, lanes=lanes, group=group)
 
 
@@ -220,15 +244,21 @@ def reader(
     """Return a function read(n, block, y, x, lane) that reads the padded input of whole tiles of rows by columns.
 
     It reads through a stage "pad" if `staged`, else straight from the data. `border` is what the data outside the image
-    counts as (default: 0).
+    counts as (default: 0). Of a problem in words it reads words, whose number in the block is `lane`.
     """
-    conv, b, (th, tw) = problem.conv, problem.blocks, tile
+    conv, b, held, (th, tw) = problem.conv, problem.blocks, problem.held, tile
     top, left = conv.padding[:2]
     reach_y, reach_x = problem.reach(problem.tall(th), problem.wide(tw))
-    outside = zero(problem.dtype) if border is None else border
+    nothing = zero(SUMS if problem.words else problem.dtype)
+    outside = nothing if border is None else repeated(border) if problem.words else border
 
     def source(n: Any, c: Any, y: Any, x: Any, v: Any) -> Any:
         """Read the input at a pixel of the padded image that lies inside the image itself."""
+        if problem.words and problem.plain_data:
+            return word_of(lambda i: value_at(n, c, y, x, v * held.group + i))
+        return value_at(n, c, y, x, v)
+
+    def value_at(n: Any, c: Any, y: Any, x: Any, v: Any) -> Any:
         pixel = (x // conv.width, x % conv.width) if problem.flat else (y - top, x - left)
         if not problem.plain_data:
             return data[n, c, *pixel, v]
@@ -240,7 +270,7 @@ def reader(
         if not problem.reads_outside(th, tw):
             return source(n, c, y, x, v)
         if problem.flat:
-            return tirx.if_then_else(x < problem.columns, source(n, c, y, x, v), zero(problem.dtype))
+            return tirx.if_then_else(x < problem.columns, source(n, c, y, x, v), nothing)
         size = conv.height, conv.width
         return padded_with(outside, lambda py, px: source(n, c, py + top, px + left, v), y - top, x - left, size=size)
 
@@ -251,7 +281,9 @@ def reader(
             (conv.batch, b.in_lanes, reach_y, reach_x), lambda n, v, y, x: padded(n, 0, y, x, v), name="pad"
         )
         return lambda n, _c, y, x, v: plain[n, v, y, x]
-    shape = (conv.batch, b.groups * b.in_blocks, reach_y, reach_x, b.in_lanes)
+    shape = (conv.batch, b.groups * b.in_blocks, reach_y, reach_x, problem.depth)
+    if problem.words:
+        return te.compute(shape, lambda *index: moved(padded(*index)) if held.moved else padded(*index), name="pad")
     if problem.integer:
-        return te.compute(shape, lambda *index: problem.held.convert(padded(*index)), name="pad")
+        return te.compute(shape, lambda *index: held.convert(padded(*index)), name="pad")
     return te.compute(shape, padded, name="pad")

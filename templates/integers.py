@@ -28,12 +28,14 @@ MIDDLE = 128  # what uint8 values are lessened by where they become int8
 class Held:
     """Says in which form a kernel holds the integers that it multiplies. `data` is the type that the data are of, or
     that they are converted to in a stage "pad", and `weight` that of the packed weight. A step of the reduction sums
-    the products of `group` neighbouring input channels, whose weights lie together. beside(blocks, pixels) is the
-    number of vector registers that a register tile takes beside its sums, as compilers use them."""
+    the products of `group` neighbouring input channels, whose weights lie together; as `words` each group is one number
+    of int32 (`templates.words`). beside(blocks, pixels) is the number of vector registers that a register tile takes
+    beside its sums, as compilers use them."""
 
     data: str = INTEGERS
     weight: str = WEIGHT
     group: int = 4
+    words: bool = False
     negated: bool = False  # the data are converted to their negatives, and products subtracted
     # The inputs of all pixels are held until all output blocks have been multiplied with them, and a weight.
     beside: Callable[[int, int], int] = lambda _, pixels: pixels + 1

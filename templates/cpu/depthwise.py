@@ -18,7 +18,7 @@ from templates.blocking import divisors, tile_sizes
 from templates.cpu.halves import MOST_TERMS
 from templates.cpu.isa import HALF, computes_in, threads_of, vector_unit
 from templates.cpu.stages import even_first, pad_at_root, spread
-from templates.depthwise import MOST_TAPS, depthwise_compute, pack_depthwise
+from templates.depthwise import depthwise_compute, pack_depthwise, sums_are_exact
 from templates.integers import INTEGERS
 from templates.rewrite import mark, prefetch, wrap_marked_loop
 from templates.space import Constraint, Knob, Space, Values
@@ -116,9 +116,7 @@ class IntegerDepthwise(Depthwise):
     dtypes = (INTEGERS,)
 
     def space(self, workload: Workload, target: Target) -> Space | None:
-        conv = conv_of(workload)
-        exact = conv.kernel[0] * conv.kernel[1] <= MOST_TAPS
-        return super().space(workload, target) if exact else None
+        return super().space(workload, target) if sums_are_exact(conv_of(workload)) else None
 
     def pack_weight(self, workload: Workload, target: Target, config: Config, weight: np.ndarray) -> np.ndarray:
         return super().pack_weight(workload, target, config, weight.astype(np.float32))

@@ -2,14 +2,16 @@
 
 Data is (rows, in), weights are packed as (tiles, in, nb, ot, vec), and the output is (rows, out). A group computes `rt`
 x `ri` rows by a tile of `nb` x `ot` x `vec` features, and neighbouring items read neighbouring weights. Few rows give
-too few sums to keep a device busy: then `ks` items share each sum and add up their parts in local memory.
+too few sums to keep a device busy: then `ks` items share each sum and add up their parts in local memory. Integers are
+multiplied four inputs at a time (`templates.words`): what is said of inputs holds for words of them.
 """
 
 from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -19,7 +21,8 @@ from tvm.s_tir import Schedule
 from tvm.target import Target
 
 from templates.blocking import tile_sizes
-from templates.gpu.limits import GpuLimits, gpu_limits
+from templates.gpu.dots import held_words, packed_words
+from templates.gpu.limits import GpuLimits, gpu_limits, gpu_limits_of
 from templates.gpu.stages import (
     Group,
     launch,
@@ -30,9 +33,12 @@ from templates.gpu.stages import (
     vector_widths,
     write_back,
 )
+from templates.integers import AS_GIVEN, INTEGERS, SUMS, Held, Types
 from templates.space import Constraint, Knob, Space, Values, at_most
 from templates.stages import as_float32, epilogue_operands, epilogue_value, new_schedule, unroll_tile
 from templates.template import PLAIN, AnchorTemplate, Layouts
+from templates.words import BYTES, in_dots, moved, word_of
+from templates.words import product as words_product
 from templates.workloads import Dense, dense_of
 from tuning_db.record import Config, Workload
 
@@ -66,7 +72,7 @@ class GpuDense(AnchorTemplate):
 
     name = "gpu.dense"
     op = "dense"
-    dtypes = ("float32", "float16")
+    dtypes = ("float32", "float16", INTEGERS)
 
     def layouts(self, workload: Workload, target: Target) -> Layouts:
         return Layouts(PLAIN, PLAIN)
@@ -75,7 +81,7 @@ class GpuDense(AnchorTemplate):
         limits = gpu_limits(target)
         if limits is None or not limits.stores(workload.dtype):
             return None
-        dense = dense_of(workload)
+        dense = _in_steps(workload)
         knobs, constraints = _knobs(dense, limits), _constraints(dense, limits)
         seeds = tuple(at_most({**seed, "ri": 4}, knobs) for seed in _SEEDS.get(limits.family, _SEEDS["other"]))
         return Space(self.name, knobs, constraints, (*seeds, {}), lambda v: _features(dense, limits, v))
@@ -84,17 +90,31 @@ class GpuDense(AnchorTemplate):
         return " ".join(f"{name}={config[name]}" for name in ("nb", "ot", "vec", "ks", "ki"))
 
     def pack_weight(self, workload: Workload, target: Target, config: Config, weight: np.ndarray) -> np.ndarray:
-        out_features, in_features = weight.shape
-        tiles, inputs, *tile = _weight_shape(dense_of(workload), config.knobs)
-        wide = prod(tile)
-        padded = np.pad(weight, ((0, tiles * wide - out_features), (0, inputs - in_features)))
-        return np.ascontiguousarray(padded.reshape(tiles, wide, inputs).transpose(0, 2, 1)).reshape(
-            tiles, inputs, *tile
-        )
+        is_whole = workload.dtype == INTEGERS
+        tiles, inputs, *tile = _weight_shape(_in_steps(workload), config.knobs)
+        wide, deep = prod(tile), inputs * (BYTES if is_whole else 1)
+        padded = np.pad(weight, ((0, tiles * wide - weight.shape[0]), (0, deep - weight.shape[1])))
+        packed = np.ascontiguousarray(padded.reshape(tiles, wide, deep).transpose(0, 2, 1))
+        if is_whole:
+            packed = packed_words(packed, held_words(gpu_limits_of(target)))
+        return packed.reshape(tiles, -1, *tile)
 
     def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
-        func = _compute(dense_of(workload), workload.epilogue, config.knobs, workload.dtype)
-        return _schedule_split(func, config.knobs) if config["ks"] > 1 else _schedule_whole(func, config.knobs)
+        k, is_whole = config.knobs, workload.dtype == INTEGERS
+        func = _compute(workload, k, held_words(gpu_limits_of(target)) if is_whole else AS_GIVEN)
+        scheduled = _schedule_split(func, k) if k["ks"] > 1 else _schedule_whole(func, k)
+        return in_dots(scheduled, data=_fills_words(dense_of(workload))) if is_whole else scheduled
+
+
+def _in_steps(workload: Workload) -> Dense:
+    """Return a dense layer with as many inputs as are read at a time: one, or a word of integers."""
+    dense = dense_of(workload)
+    return replace(dense, in_features=-(-dense.in_features // BYTES)) if workload.dtype == INTEGERS else dense
+
+
+def _fills_words(dense: Dense) -> bool:
+    """Tell whether a row of bytes is a row of words. Otherwise words are made of their bytes where they are read."""
+    return dense.in_features % BYTES == 0
 
 
 def _group(v: Values) -> Group:
@@ -169,18 +189,20 @@ def _features(dense: Dense, limits: GpuLimits, v: Values) -> Mapping[str, float]
     }
 
 
-def _compute(dense: Dense, epilogue: tuple[str, ...], k: Values, dtype: str) -> tirx.PrimFunc:
+def _compute(workload: Workload, k: Values, held: Held) -> tirx.PrimFunc:
     """Build the unscheduled function with the stages "sums" (if `ks` > 1: "parts"), on whole tiles, and "out".
 
-    "out" applies the epilogue, and adds up the parts if there are any. Operands, weights and results are of `dtype`,
-    sums are float32.
+    "out" applies the epilogue, and adds up the parts if there are any. Operands, weights and results are of the
+    workload's type, sums are float32. Integers are `held` as words, and their sums are int32.
     """
+    dense, epilogue, types = _in_steps(workload), workload.epilogue, Types.of(workload)
     tiles, inputs, *tile = _weight_shape(dense, k)
     tile_rows = k["rt"] * k["ri"]
     rows = -(-dense.rows // tile_rows) * tile_rows
-    data = te.placeholder((dense.rows, dense.in_features), name="data", dtype=dtype)
-    weight = te.placeholder((tiles, inputs, *tile), name="weight", dtype=dtype)
-    extra = epilogue_operands(epilogue, dense.out_shape, dtype)
+    data, read = _data(workload, held)
+    kind = held.weight if held.words else types.weight
+    weight = te.placeholder((tiles, inputs + held.moved, *tile), name="weight", dtype=kind)
+    extra = epilogue_operands(epilogue, dense.out_shape, types.extra)
     ko = te.reduce_axis((0, inputs // (k["ks"] * k["ki"])), "ko")
     ki = te.reduce_axis((0, k["ki"]), "ki")
 
@@ -193,8 +215,8 @@ def _compute(dense: Dense, epilogue: tuple[str, ...], k: Values, dtype: str) -> 
 
     def product(part: Any, i: Any, t: Any, *feature: Any) -> Any:
         at = (ko * k["ks"] + part) * k["ki"] + ki
-        value = data[upto(i, dense.rows, rows), upto(at, dense.in_features, inputs)]
-        return as_float32(value, dtype) * as_float32(weight[(t, at, *feature)], dtype)
+        value, tap = read(upto(i, dense.rows, rows), upto(at, dense.in_features, inputs)), weight[(t, at, *feature)]
+        return words_product(value, tap) if held.words else value * as_float32(tap, types.weight)
 
     shape = (rows, tiles, *tile)
     if k["ks"] == 1:
@@ -208,10 +230,33 @@ def _compute(dense: Dense, epilogue: tuple[str, ...], k: Values, dtype: str) -> 
     wide, vec = prod(tile), k["vec"]
 
     def result(i: Any, j: Any) -> Any:
-        value = sums(i, j // wide, j % wide // (k["ot"] * vec), j % (k["ot"] * vec) // vec, j % vec)
-        return epilogue_value(epilogue, value, extra, index=(i, j), dtype=dtype)
+        feature = (j % wide // (k["ot"] * vec), j % (k["ot"] * vec) // vec, j % vec)
+        value = sums(i, j // wide, *feature)
+        if held.moved:
+            value = value + weight[(j // wide, inputs, *feature)]
+        return epilogue_value(epilogue, value, extra, index=(i, j), dtype=types.extra, out_dtype=types.out)
 
     return te.create_prim_func([data, weight, *extra, te.compute(dense.out_shape, result, name="out")])
+
+
+def _data(workload: Workload, held: Held) -> tuple[te.Tensor, Callable[[Any, Any], Any]]:
+    """Return the data, and a function read(row, input) that reads a value of it as float32, or a word of integers."""
+    dense, types = dense_of(workload), Types.of(workload)
+    if not held.words:
+        real = te.placeholder(dense.data_shape, name="data", dtype=types.data)
+        return real, lambda i, at: as_float32(real[i, at], types.data)
+    if _fills_words(dense):
+        shape = (dense.rows, dense.in_features // BYTES)
+        words = te.placeholder(shape, name="data", dtype=SUMS)
+        return words, lambda i, at: moved(words[i, at]) if held.moved else words[i, at]
+    bytes_ = te.placeholder(dense.data_shape, name="data", dtype=types.data)
+
+    def joined(i: Any, at: Any) -> Any:
+        """Join the bytes of a word. Those beyond the end have weights of zero."""
+        word = word_of(lambda byte: bytes_[i, tirx.min(BYTES * at + byte, dense.in_features - 1)])
+        return moved(word) if held.moved else word
+
+    return bytes_, joined
 
 
 def _schedule_whole(func: tirx.PrimFunc, k: Values) -> tirx.PrimFunc:

@@ -3,7 +3,8 @@
 `templates.depthwise` has the expressions. A work-item holds the sums of `yi` x `xi` pixels of `vec` channels. A group
 computes `ct` channel blocks by `yt` x `xt` such tiles, with one item for each vector of a channel block. As there is
 little to reuse, the input may be read straight from global memory. Otherwise an item first copies a kernel row, or all
-that its tile reads, into registers, or a group copies what it reads into local memory.
+that its tile reads, into registers, or a group copies what it reads into local memory. Integers become float32 where
+they are copied, and their sums are exact in it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from tvm.s_tir import Schedule
 from tvm.target import Target
 
 from templates.blocking import divisors
-from templates.depthwise import depthwise_compute, pack_depthwise, reach, reads_outside
+from templates.depthwise import depthwise_compute, pack_depthwise, reach, reads_outside, sums_are_exact
 from templates.gpu.limits import GpuLimits, gpu_limits, gpu_limits_of
 from templates.gpu.stages import (
     Group,
@@ -34,6 +35,7 @@ from templates.gpu.stages import (
     split_init,
     write_back,
 )
+from templates.integers import INTEGERS
 from templates.space import Constraint, Knob, Space, Values
 from templates.stages import has_block, new_schedule, unroll_tile
 from templates.template import AnchorTemplate, Layout, Layouts
@@ -107,7 +109,8 @@ class _Tiling:
 
     def local_bytes(self, v: Values) -> int:
         high, wide = reach(self.conv, *self.tile(v))
-        return np.dtype(self.dtype).itemsize * v["ct"] * high * wide * self.limits.lanes if v["pad"] == "shared" else 0
+        held = "float32" if self.dtype == INTEGERS else self.dtype  # integers are converted where they are padded
+        return np.dtype(held).itemsize * v["ct"] * high * wide * self.limits.lanes if v["pad"] == "shared" else 0
 
 
 class GpuDepthwise(AnchorTemplate):
@@ -121,7 +124,7 @@ class GpuDepthwise(AnchorTemplate):
 
     name = "gpu.depthwise"
     op = "conv2d"
-    dtypes = ("float32", "float16")
+    dtypes = ("float32", "float16", INTEGERS)
 
     def layouts(self, workload: Workload, target: Target) -> Layouts:
         block = Layout(gpu_limits_of(target).lanes)
@@ -132,6 +135,8 @@ class GpuDepthwise(AnchorTemplate):
         conv = conv_of(workload)
         if limits is None or not limits.stores(workload.dtype) or not conv.is_depthwise:
             return None
+        if workload.dtype == INTEGERS and not sums_are_exact(conv):
+            return None
         tiling = _Tiling(conv, limits, workload.dtype)
         knobs = _knobs(tiling)
         return Space(self.name, knobs, _constraints(tiling), _seeds(tiling, knobs), lambda v: _features(tiling, v))
@@ -140,7 +145,8 @@ class GpuDepthwise(AnchorTemplate):
         return "blocked"
 
     def pack_weight(self, workload: Workload, target: Target, config: Config, weight: np.ndarray) -> np.ndarray:
-        return pack_depthwise(weight, gpu_limits_of(target).lanes)
+        real = weight.astype(np.float32) if workload.dtype == INTEGERS else weight
+        return pack_depthwise(real, gpu_limits_of(target).lanes)
 
     def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
         tiling, k = _Tiling(conv_of(workload), gpu_limits_of(target), workload.dtype), config.knobs
@@ -212,6 +218,9 @@ def _seeds(tiling: _Tiling, knobs: tuple[Knob, ...]) -> tuple[Values, ...]:
         cut = 2 if on_cpu and tiling.waste(v) > 1 else 1
         return _loads(tiling, v) * (1 + 1 / v["vec"]) * tiling.waste(v) * cut
 
+    def fits(v: Values, fetched: int) -> bool:
+        return tiling.sums(v) + fetched <= most and tiling.unrolled(v) <= tiling.limits.max_unrolled
+
     constraints = _constraints(tiling)
     most = tiling.limits.sums // (2 if on_cpu else 1)
     seeds: list[Values] = []
@@ -224,8 +233,9 @@ def _seeds(tiling: _Tiling, knobs: tuple[Knob, ...]) -> tuple[Values, ...]:
         tiles = [{**fixed, **dict(zip(names, t, strict=True))} for t in itertools.product(*(values[n] for n in names))]
         if one_row:
             tiles = [t for t in tiles if t["yi"] == 1]
-        small = [t for t in tiles if tiling.sums(t) + tiling.fetched_early(t) <= most]
-        fitting = [t for t in small if tiling.unrolled(t) <= tiling.limits.max_unrolled]
+        fitting = [t for t in tiles if fits(t, tiling.fetched_early(t))]
+        if not fitting and pad != "patch":  # of a large kernel, whose rows are a loop then: its weights come late
+            fitting = [t for t in ({**t, "unroll_kh": 0} for t in tiles) if fits(t, 0)]
         for tile in sorted(fitting, key=cost):
             shapes = itertools.product(values["ct"], values["yt"], values["xt"])
             groups = [{**tile, "ct": ct, "yt": yt, "xt": xt} for ct, yt, xt in shapes]

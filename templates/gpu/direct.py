@@ -3,8 +3,8 @@
 `templates.direct` has the expressions. A work-item holds the sums of `ki` vectors of output channels by `yi` x `xi`
 pixels. A group computes `kt` x `yt` x `xt` such tiles, with one item for each vector of `vec` lanes of a channel block.
 Input and weights are read straight from global memory, through registers, or through local memory that the items of a
-group fill together. `GpuDirectConv` reads blocked data, `GpuDirectConvPlain` reads NCHW data with few channels (that of
-a network's first layer).
+group fill together. Integers are read four channels at a time (`templates.words`). `GpuDirectConv` reads blocked data,
+`GpuDirectConvPlain` reads NCHW data with few channels (that of a network's first layer).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -23,6 +23,7 @@ from tvm.target import Target
 
 from templates.blocking import blocking, divisors, pack_oihw
 from templates.direct import ORDERS, DirectProblem, direct_compute
+from templates.gpu.dots import held_words, packed_words
 from templates.gpu.limits import GpuLimits, gpu_limits, gpu_limits_of
 from templates.gpu.stages import (
     cooperate,
@@ -39,9 +40,11 @@ from templates.gpu.stages import (
     write_back,
 )
 from templates.gpu.tiling import PATCH, SHARED, Tiling, turns
+from templates.integers import AS_GIVEN, INTEGERS
 from templates.space import Constraint, Knob, Space, Values
 from templates.stages import has_block, new_schedule, unroll_tile
 from templates.template import PLAIN, AnchorTemplate, Layout, Layouts
+from templates.words import in_dots
 from templates.workloads import Conv2d, conv_of
 from tuning_db.record import Config, Workload
 
@@ -79,13 +82,16 @@ class GpuDirectConv(AnchorTemplate):
 
     name = "gpu.conv2d_direct"
     op = "conv2d"
-    dtypes = ("float32", "float16")
+    dtypes = ("float32", "float16", INTEGERS)
     plain_data = False
 
     def _tiling(self, workload: Workload, limits: GpuLimits) -> Tiling:
         conv = conv_of(workload)
-        problem = DirectProblem(conv, blocking(conv, limits.lanes), self.plain_data, dtype=workload.dtype)
-        return Tiling(problem, limits)
+        blocks, held = blocking(conv, limits.lanes), AS_GIVEN
+        if workload.dtype == INTEGERS:
+            held = held_words(limits)
+            blocks = replace(blocks, in_lanes=-(-blocks.in_lanes // held.group) * held.group)
+        return Tiling(DirectProblem(conv, blocks, self.plain_data, dtype=workload.dtype, held=held), limits)
 
     def applies(self, conv: Conv2d, lanes: int) -> bool:
         return not conv.is_depthwise and conv.in_channels >= lanes
@@ -108,7 +114,8 @@ class GpuDirectConv(AnchorTemplate):
 
     def pack_weight(self, workload: Workload, target: Target, config: Config, weight: np.ndarray) -> np.ndarray:
         tiling = self._tiling(workload, gpu_limits_of(target))
-        return pack_oihw(tiling.problem.conv, tiling.blocks(config.knobs), weight)
+        packed = pack_oihw(tiling.problem.conv, tiling.blocks(config.knobs), weight)
+        return packed_words(packed, tiling.problem.held) if tiling.problem.words else packed
 
     def weight_key(self, workload: Workload, target: Target, config: Config) -> str:
         tiling = self._tiling(workload, gpu_limits_of(target))
@@ -119,7 +126,8 @@ class GpuDirectConv(AnchorTemplate):
         k = config.knobs
         tile, staged = tiling.tile(k), k["pad"] in STAGED
         func = direct_compute(tiling.problem, workload.epilogue, tile, staged=staged, ob=tiling.channel_blocks(k))
-        return _schedule(tiling, func, k)
+        scheduled = _schedule(tiling, func, k)
+        return in_dots(scheduled, data=not self.plain_data) if tiling.problem.words else scheduled
 
 
 class GpuDirectConvPlain(GpuDirectConv):
@@ -135,14 +143,18 @@ class GpuDirectConvPlain(GpuDirectConv):
 def _knobs(tiling: Tiling) -> tuple[Knob, ...]:
     problem, limits = tiling.problem, tiling.limits
     conv, blocks = problem.conv, problem.blocks
-    unrolled = tuple(u for u in reversed(divisors(blocks.in_lanes, 16)) if u >= 4 or u == blocks.in_lanes)
+    unrolled = tuple(u for u in reversed(divisors(problem.depth, 16)) if u >= 4 or u == problem.depth)
     ordered = conv.kernel != (1, 1) and len(unrolled) > 1
 
     def up_to(extent: int, *values: int) -> tuple[int, ...]:
         return tuple(v for v in values if v <= extent)
 
-    pads = ("local", "inline", "kernel", *(SHARED if limits.shares_memory else ()))
+    # Joining the bytes of several planes to a word takes too long to be done for every product.
+    joins = problem.words and problem.plain_data
+    pads = ("local", *(() if joins else ("inline",)), "kernel", *(SHARED if limits.shares_memory else ()))
     on_cpu = limits.family == "cpu"
+    # A border of integers is no zero, which is all that an asynchronous copy can fill in.
+    asynchronous = limits.copies_asynchronously and blocks.in_blocks > 1 and not problem.integer
     return (
         # On a CPU `ki` need not divide. Three blocks of four pixels fill its 16 registers and need few loads, which is
         # worth computing blocks of zeros.
@@ -162,7 +174,7 @@ def _knobs(tiling: Tiling) -> tuple[Knob, ...]:
         Knob("unroll_kh", (0, 1) if conv.kernel[0] > 1 else (0,)),
         Knob("inner", ("pixels", "blocks")),
         # Where they do not apply these knobs are absent, so that configs in databases stay valid.
-        *([Knob("asynchronous", (0, 1))] if limits.copies_asynchronously and blocks.in_blocks > 1 else []),
+        *([Knob("asynchronous", (0, 1))] if asynchronous else []),
         *([Knob("turns", divisors(blocks.out_blocks, 32))] if on_cpu and blocks.out_blocks > 1 else []),
     )
 
@@ -209,7 +221,7 @@ def _constraints(tiling: Tiling, knobs: tuple[Knob, ...]) -> tuple[Constraint, .
         cpu_sums_constraint(limits, most_sums, tiling.accumulators),
         Constraint("registers cannot be indexed by a loop", constant_registers),
         Constraint("there is nothing to pad", lambda v: v["pad"] != "kernel" or problem.reads_outside(*tiling.tile(v))),
-        Constraint("one order as there is one step", lambda v: v["order"] == "c.kh.kw.i" or v["ui"] < blocks.in_lanes),
+        Constraint("one order as there is one step", lambda v: v["order"] == "c.kh.kw.i" or v["ui"] < problem.depth),
         Constraint("there are no next blocks to copy asynchronously", copies_more),
         Constraint("asynchronous copies take 4 bytes at least", copies_words),
         Constraint("nothing is copied in blocks", lambda v: v["ct"] == 1 or v["pad"] in SHARED or v["wshared"] == 1),
@@ -290,9 +302,9 @@ def _seeds(tiling: Tiling, knobs: tuple[Knob, ...], constraints: tuple[Constrain
 def _seeded_unrolling(tiling: Tiling, ui: Sequence[int]) -> int:
     """Return the value of `ui` for seed configs: the most, but on a CPU not the whole reduction. Without any loop LLVM
     moves all reads of the input before the loop over output blocks, and spills them to the stack."""
-    blocks = tiling.problem.blocks
-    is_whole = tiling.problem.conv.kernel == (1, 1) and blocks.in_blocks == 1
-    return next((u for u in ui if u < blocks.in_lanes), ui[0]) if is_whole and tiling.limits.family == "cpu" else ui[0]
+    problem = tiling.problem
+    is_whole = problem.conv.kernel == (1, 1) and problem.blocks.in_blocks == 1
+    return next((u for u in ui if u < problem.depth), ui[0]) if is_whole and tiling.limits.family == "cpu" else ui[0]
 
 
 def _tiles(values: Mapping[str, tuple[Any, ...]], names: Sequence[str]) -> list[dict[str, Any]]:
@@ -364,7 +376,9 @@ def _schedule(tiling: Tiling, func: tirx.PrimFunc, k: Values) -> tirx.PrimFunc:
     row = io if k["order"] == "c.kh.i.kw" else kh
     _schedule_data(tiling, sch, k, chunk=co, row=bound["threadIdx.x"] if k["pad"] == PATCH else row)
     if k["wshared"]:
-        cooperate(sch, sch.cache_read(conv, 1, "shared"), co, group=group, vector=tiling.copied_widths(k)[1])
+        # Of moved integers the stage that writes reads the weight, too.
+        weights = sch.cache_read(conv, 1, "shared", consumer_blocks=[conv])
+        cooperate(sch, weights, co, group=group, vector=tiling.copied_widths(k)[1])
     unroll_tile(sch, [iu, *([kw] if k["unroll_kw"] else []), *([kh] if k["unroll_kh"] else []), *tile])
     split_init(sch, conv, co)
     if tiling.asynchronous(k):

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 from tvm.target import Target
 
+from templates.integers import INTEGERS
+
 KINDS = ("opencl", "cuda")
 FAMILIES = ("cpu", "intel", "mali", "adreno", "nvidia", "amd", "other")
 
@@ -21,6 +23,7 @@ FAMILIES = ("cpu", "intel", "mali", "adreno", "nvidia", "amd", "other")
 _SUMS = {"intel": 48, "mali": 48, "adreno": 48, "nvidia": 168, "amd": 128, "other": 48}
 _LANES = re.compile(r"lanes(\d+)")
 _SUBGROUP = re.compile(r"subgroup(\d+)")
+_DOTS = re.compile(r"dots_(\w+)")
 _ARCH = re.compile(r"sm_(\d+)")
 
 
@@ -31,7 +34,9 @@ class GpuLimits:
     `max_threads` is the largest number of work-items in a group. `lanes` is the number of float32 lanes of a vector
     that is worth using. `subgroups` are the subgroup sizes that a kernel may require; without any there are no subgroup
     functions. `fp16` says whether the device computes and stores half precision. `arch` is the architecture of a CUDA
-    device ("sm_87"), which determines its instructions; it is empty if it is not known.
+    device ("sm_87"), which determines its instructions; it is empty if it is not known. `dots` says by which extension
+    an OpenCL device multiplies four bytes at once: "khr" (cl_khr_integer_dot_product), "arm"
+    (cl_arm_integer_dot_product_accumulate_int8), or none if it is empty.
     """
 
     kind: str
@@ -42,6 +47,7 @@ class GpuLimits:
     subgroups: tuple[int, ...] = ()
     fp16: bool = False
     arch: str = ""
+    dots: str = ""
 
     @property
     def capability(self) -> int:
@@ -79,7 +85,7 @@ class GpuLimits:
 
     def stores(self, dtype: str) -> bool:
         """Tell whether kernels can read and write values of this dtype."""
-        return dtype == "float32" or (dtype == "float16" and self.fp16)
+        return dtype in ("float32", INTEGERS) or (dtype == "float16" and self.fp16)
 
     @property
     def max_vector(self) -> int:
@@ -97,6 +103,7 @@ def gpu_target(limits: GpuLimits, host: Target | None = None, model: str = "") -
         raise ValueError(f"no such GPU: kind {limits.kind!r}, family {limits.family!r}")
     keys = [limits.family, limits.kind, "gpu", f"lanes{limits.lanes}"]
     keys += [f"subgroup{size}" for size in limits.subgroups] + (["fp16"] if limits.fp16 else [])
+    keys += [f"dots_{limits.dots}"] if limits.dots else []
     options: dict[str, object] = {
         "kind": limits.kind,
         "keys": keys,
@@ -135,6 +142,7 @@ def gpu_limits(target: Target) -> GpuLimits | None:
         subgroups=_numbers(_SUBGROUP, keys),
         fp16="fp16" in keys,
         arch=str(target.attrs.get("arch", "")),
+        dots=next((found[1] for found in map(_DOTS.fullmatch, keys) if found), ""),
     )
 
 

@@ -19,6 +19,7 @@ from templates.rewrite import LOCALITY
 
 Rewrite = Callable[[str, Target], str]
 
+BUILD_OPTIONS = "// edgetune-build-options:"  # begins a line of a kernel's text with options to build it with
 _REWRITES: list[Rewrite] = []
 _PREFETCH = "edgetune_prefetch"
 _VECTORS = (2, 4, 8, 16)
@@ -31,6 +32,12 @@ def rewrites_opencl(rewrite: Rewrite) -> Rewrite:
     """Register a rewrite(code, target) that every OpenCL kernel passes through. Usable as a decorator."""
     _REWRITES.append(rewrite)
     return rewrite
+
+
+def build_options(code: str) -> list[str]:
+    """Return the options that OpenCL code says it is to be built with, each once."""
+    lines = (line.split(BUILD_OPTIONS)[1] for line in code.splitlines() if BUILD_OPTIONS in line)
+    return list(dict.fromkeys(option for line in lines for option in line.split()))
 
 
 @rewrites_opencl

@@ -2,8 +2,7 @@
 
 For TVM they are fragments of half precision of 16 x 16 x 8, a shape that CUDA does not have. The added text defines
 this type as CUDA's fragment of tf32 (8 bits of exponent, 10 of mantissa), which is loaded from float32 and rounded as
-CUDA requires. Importing this module registers the hook through which TVM passes all CUDA code; kernels without such
-fragments are not changed.
+CUDA requires. Importing this module is enough; kernels without such fragments are not changed.
 
 Source: CUDA C++ Programming Guide, "Warp Matrix Functions", "Alternate Floating Point".
 """
@@ -12,8 +11,9 @@ from __future__ import annotations
 
 import re
 
-import tvm
 from tvm.target import Target
+
+from templates.gpu.cuda_text import rewrites_cuda
 
 _INCLUDE = "#include <mma.h>\n"
 _TYPE = re.compile(r"fragment<nvcuda::wmma::matrix_[ab], 16, 16, 8, half, nvcuda::wmma::row_major>")
@@ -33,9 +33,7 @@ _PRELUDE = (
 )
 
 
+@rewrites_cuda
 def with_tf32(code: str, _target: Target) -> str:
     """Add the definition of fragments of tf32 to the text of CUDA code that uses them."""
     return code.replace(_INCLUDE, _INCLUDE + _PRELUDE, 1) if _TYPE.search(code) else code
-
-
-tvm.register_global_func("tvm_callback_cuda_postproc", with_tf32)

@@ -78,9 +78,10 @@ class Tiling:
     def row_lanes(self, v: Values) -> int:
         """Return how many channels an input row in registers has.
 
-        It has a whole block's, unless `order` puts the loop over input channels outside of the row.
+        It has a whole block's, unless `order` puts the loop over input channels outside of the row. Words of integers
+        count as one.
         """
-        return self.problem.blocks.in_lanes if v["order"] == "c.kh.kw.i" else v["ui"]
+        return self.problem.depth if v["order"] == "c.kh.kw.i" else v["ui"]
 
     def unrolled(self, v: Values) -> int:
         """Return the number of vector multiply-adds in the longest unrolled body."""
@@ -112,7 +113,7 @@ class Tiling:
 
     def data_widths(self) -> tuple[int, ...]:
         """Return the lengths of vectors that the padded input can be copied in, longest first."""
-        return vector_widths(self.limits, 1 if self.problem.plain_data else self.problem.blocks.in_lanes)
+        return vector_widths(self.limits, 1 if self.problem.plain_data else self.problem.depth)
 
     def row_width(self, v: Values) -> int:
         """Return how many values of an input row are copied into registers at a time."""

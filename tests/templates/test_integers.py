@@ -4,7 +4,6 @@ instructions, and those for ARM under qemu."""
 from __future__ import annotations
 
 import platform
-import random
 from pathlib import Path
 
 import numpy as np
@@ -17,61 +16,17 @@ from templates.cpu.dot_products import products_of
 from templates.epilogue import apply, apply_numpy
 from templates.integers import INTEGERS, Types, lacking
 from templates.lowering import build
-from templates.reference import random_operands, reference, relative_error, same_integers
-from templates.template import AnchorTemplate, search_space, template_named
+from templates.reference import random_operands, reference, same_integers
+from templates.template import search_space
 from templates.workloads import Conv2d, Dense
 from tests.templates.cpu.integer_cpus import ARM, TARGETS, X86, operands_of_extremes, x86
 from tests.templates.emulated import needs_qemu, run_emulated
-from tests.templates.support import Compiled, host_target
+from tests.templates.integer_workloads import SAME3, STEPS, WORKLOADS, integer, kernels_of, right
+from tests.templates.support import host_target
 from tuner.measure.codegen.toolchain import machine_of
 from tuner.measure.targets.kinds import anchor_kinds, anchor_operands
 from tuner.module.cpu_features import missing_features, required_features
 from tuner.report.hot_loop import in_assembly
-from tuning_db.record import Workload
-
-SAME3 = (1, 1, 1, 1)
-REAL = ("offset", "window", "real", "scale", "bias", "silu")
-STEPS = ("offset", "real", "scale", "relu", "quantize")
-
-
-def _integer(anchor: Conv2d | Dense, *epilogue: str) -> Workload:
-    return anchor.workload(epilogue, INTEGERS)
-
-
-WORKLOADS = {
-    "conv3x3": _integer(Conv2d(1, 32, 14, 14, 32, (3, 3), padding=SAME3)),
-    "conv3x3_border": _integer(Conv2d(1, 32, 14, 12, 48, (3, 3), padding=SAME3), "border", *REAL),
-    "conv3x3_odd": _integer(Conv2d(2, 24, 13, 9, 40, (3, 3), padding=(0, 1, 2, 1)), "border", *STEPS),
-    "conv3x3_strided": _integer(Conv2d(1, 32, 15, 17, 32, (3, 3), (2, 2), SAME3), "border", "offset", "real"),
-    "conv1x1": _integer(Conv2d(1, 64, 7, 7, 48, (1, 1)), "offset", "real", "scale", "add", "relu"),
-    "conv1x1_prime": _integer(Conv2d(1, 16, 17, 19, 40, (1, 1)), *STEPS),
-    "first_layer": _integer(Conv2d(1, 3, 30, 26, 32, (7, 7), (2, 2), (3, 3, 3, 3)), "border", *STEPS),
-    "grey_input": _integer(Conv2d(2, 1, 12, 12, 20, (5, 5)), *REAL),
-    "depthwise": _integer(Conv2d(1, 32, 14, 14, 32, (3, 3), padding=SAME3, groups=32), "border", *STEPS),
-    "depthwise_strided": _integer(Conv2d(2, 24, 15, 9, 24, (5, 3), (2, 1), (2, 1, 2, 1), groups=24), "real"),
-    "depthwise_sums": _integer(Conv2d(1, 16, 9, 9, 16, (7, 7), groups=16)),
-    "dense": _integer(Dense(1, 96, 100), "offset", "real", "scale", "bias"),
-    "dense_rows": _integer(Dense(5, 33, 30), *REAL),
-    "dense_steps": _integer(Dense(20, 30, 130), *STEPS),
-}
-
-
-def _right(result: np.ndarray, expected: np.ndarray) -> bool:
-    if np.issubdtype(result.dtype, np.integer):
-        return same_integers(result, expected)
-    return relative_error(result, expected) < 1e-6
-
-
-def _kernels(workload: Workload, target: Target, samples: int) -> list[Compiled]:
-    """The first seed of each of a workload's spaces, and random configs."""
-    rng, space, kernels = random.Random(7), search_space(workload, target), []
-    assert space is not None
-    for one in space.spaces:
-        template = template_named(one.template)
-        assert isinstance(template, AnchorTemplate)
-        configs = [one.seed_configs()[0], *filter(None, (one.sample(rng) for _ in range(samples)))]
-        kernels += [Compiled(template, workload, target, config) for config in configs]
-    return kernels
 
 
 @pytest.mark.parametrize("cpu", ["host", *X86])
@@ -83,35 +38,35 @@ def test_results_match_numpy(name: str, cpu: str) -> None:
         pytest.skip(f"the processor lacks {missing}")
     kinds = {**anchor_operands(workload, 3), **operands_of_extremes(workload)}
     assert {kind.base for kind in anchor_kinds(workload.epilogue, INTEGERS, True, 3)} <= set(kinds)
-    for made in _kernels(workload, target, 2 if cpu == "host" else 1):
+    for made in kernels_of(workload, target, 2 if cpu == "host" else 1):
         function = made.build()["main"]
         for inputs in kinds.values():
             expected = reference(workload, inputs)
             result = made.call(function, inputs, expected.shape)
             assert result.dtype == Types.of(workload).out
-            assert _right(result, expected), dict(made.config.knobs)
+            assert right(result, expected), dict(made.config.knobs)
 
 
 @needs_qemu
 @pytest.mark.parametrize("instruction", sorted(ARM))
 def test_results_match_numpy_on_arm(instruction: str, tmp_path: Path) -> None:
     target, emulated = ARM[instruction]
-    kernels = [kernel for workload in WORKLOADS.values() for kernel in _kernels(workload, target, 1)]
+    kernels = [kernel for workload in WORKLOADS.values() for kernel in kernels_of(workload, target, 1)]
     for kind in operands_of_extremes(WORKLOADS["conv3x3"]):
         inputs = [operands_of_extremes(kernel.workload)[kind] for kernel in kernels]
         expected = [reference(kernel.workload, i) for kernel, i in zip(kernels, inputs, strict=True)]
         results = run_emulated(kernels, inputs, [e.shape for e in expected], tmp_path, emulated)
         for kernel, result, wanted in zip(kernels, results, expected, strict=True):
             assert result.dtype == Types.of(kernel.workload).out
-            assert _right(result, wanted), (kind, kernel.workload, dict(kernel.config.knobs))
+            assert right(result, wanted), (kind, kernel.workload, dict(kernel.config.knobs))
 
 
 HOT = {
-    "conv3x3": _integer(Conv2d(1, 64, 28, 28, 64, (3, 3), padding=SAME3), "border", *STEPS),
-    "conv3x3_strided": _integer(Conv2d(1, 64, 28, 28, 128, (3, 3), (2, 2), SAME3), "border", *STEPS),
-    "conv1x1": _integer(Conv2d(1, 256, 14, 14, 128, (1, 1)), *STEPS),
-    "dense": _integer(Dense(1, 512, 1000), *STEPS),
-    "dense_rows": _integer(Dense(49, 256, 512), *STEPS),
+    "conv3x3": integer(Conv2d(1, 64, 28, 28, 64, (3, 3), padding=SAME3), "border", *STEPS),
+    "conv3x3_strided": integer(Conv2d(1, 64, 28, 28, 128, (3, 3), (2, 2), SAME3), "border", *STEPS),
+    "conv1x1": integer(Conv2d(1, 256, 14, 14, 128, (1, 1)), *STEPS),
+    "dense": integer(Dense(1, 512, 1000), *STEPS),
+    "dense_rows": integer(Dense(49, 256, 512), *STEPS),
 }
 # LLVM unrolls these as a whole, and keeps a few sums in memory.
 SPILLING = {("vpdpbusd 256", "conv3x3"), ("vpdpbusd 256", "conv3x3_strided"), ("vpmaddwd 256", "conv3x3_strided")}
@@ -122,7 +77,7 @@ SPILLING = {("vpdpbusd 256", "conv3x3"), ("vpdpbusd 256", "conv3x3_strided"), ("
 def test_hot_loops_multiply_vectors_in_registers(name: str, cpu: str) -> None:
     instruction, _, bits = cpu.partition(" ")
     register = {"512": "%zmm", "256": "%ymm", "": "v"}[bits]
-    for kernel in _kernels(HOT[name], TARGETS[cpu], 0):
+    for kernel in kernels_of(HOT[name], TARGETS[cpu], 0):
         text = kernel.build().inspect_source("asm")
         loop = in_assembly(text)
         assert loop is not None

@@ -73,13 +73,13 @@ _AARCH64 = "aarch64-linux-gnu"
 _X86_64 = "x86_64-linux-gnu"
 
 
-def _intel(max_threads: int) -> GpuLimits:
-    return GpuLimits("opencl", "intel", max_threads, 64 << 10, 4, (8, 16, 32), fp16=True)
+def _intel(max_threads: int, dots: str = "") -> GpuLimits:
+    return GpuLimits("opencl", "intel", max_threads, 64 << 10, 4, (8, 16, 32), fp16=True, dots=dots)
 
 
-def _mali(max_threads: int) -> GpuLimits:
+def _mali(max_threads: int, dots: str = "") -> GpuLimits:
     # 32 KiB are reported, and lie in main memory: Mali has no local memory of its own.
-    return GpuLimits("opencl", "mali", max_threads, 32 << 10, 4, fp16=True)
+    return GpuLimits("opencl", "mali", max_threads, 32 << 10, 4, fp16=True, dots=dots)
 
 
 def cuda_limits(arch: str) -> GpuLimits:
@@ -89,10 +89,12 @@ def cuda_limits(arch: str) -> GpuLimits:
 
 # Intel: "The Compute Architecture of Intel Processor Graphics Gen9" (64 KiB of local memory, SIMD 8, 16, 32) and ARK
 # (execution units); work-items as drivers report them: 256 on Apollo Lake (clinfo in intel/compute-runtime #62), 512 on
-# Iris Xe (ggml-org/llama.cpp #5467). DeepLens: L. Wang et al., ICPP 2019 (HD 505; its clock depends on the chip).
+# Iris Xe (ggml-org/llama.cpp #5467), with dot products of bytes (intel/compute-runtime #482). DeepLens: L. Wang et al.,
+# ICPP 2019 (HD 505; its clock depends on the chip).
 # Mali: work-items 256 on Midgard (clinfo of a T628 in plaidml/plaidml #227), 384 on the G52 (clinfo in
 # ARM-software/ComputeLibrary #999), 1024 on Valhall ("Arm Mali GPU OpenCL Developer Guide"); T860 MP4 at 800 MHz is the
-# RK3399's (Rockchip's data sheet), G610 MP4 at 1 GHz the RK3588's.
+# RK3399's (Rockchip's data sheet), G610 MP4 at 1 GHz the RK3588's, with dot products of bytes (clinfo in
+# hominoids/sgminer-arm #12).
 # Nvidia: "CUDA C++ Programming Guide", technical specifications per compute capability, and the modules' data sheets:
 # Jetson Nano 128 cores at 921 MHz, AGX Xavier 512 at 1377 MHz, AGX Orin 64GB 2048 at 1.3 GHz; H100 SXM and H200 132
 # multiprocessors.
@@ -114,9 +116,9 @@ _PROFILES = (
         "Intel Iris Xe Graphics (Tiger Lake)",
         "Intel(R) Iris(R) Xe Graphics",
         "xe-lp",
-        _intel(512),
+        _intel(512, "khr"),
         (_X86_64, "tigerlake"),
-        extensions=_INTEL_EXTENSIONS,
+        extensions=(*_INTEL_EXTENSIONS, "cl_khr_integer_dot_product"),
         ocloc="tgllp",
     ),
     Profile(
@@ -145,11 +147,11 @@ _PROFILES = (
         "Mali-G610 MP4 (RK3588)",
         "Mali-G610",
         "valhall",
-        _mali(1024),
+        _mali(1024, "arm"),
         (_AARCH64, "cortex-a76"),
         4,
         1000,
-        extensions=("cl_khr_fp16",),
+        extensions=("cl_khr_fp16", "cl_arm_integer_dot_product_accumulate_int8"),
     ),
     Profile(
         "jetson-nano",

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from templates.gpu.opencl_text import build_options
 from tuner.devices import cuda, flush_every
 from tuner.export.layout import HOST, Layout
 from tuner.export.text import literal, literal_lines
 from tuner.graph import COPY, Program
 from tuner.module.manifest import Processor
 
-_OPTIONS = "// edgetune-build-options:"  # begins the comment with build options in a kernel's source
 DRIVERS = {"opencl": "OpenCL", "cuda": "CUDA"}  # what the kinds of devices are called that networks are exported for
 
 
@@ -167,11 +167,7 @@ def _codes(kind: str, sources: Iterable[str], processor: Processor) -> tuple[_Co
         arch = str(processor.target["arch"])
         compiler = cuda.Nvrtc(arch)
         return tuple(_Code(compiler.compile(source)[0], arch) for source in sources)
-    return tuple(_Code(f"{source}\0".encode(), _build_options(source)) for source in sources)
-
-
-def _build_options(source: str) -> str:
-    return " ".join(line.split(_OPTIONS)[1].strip() for line in source.splitlines() if _OPTIONS in line)
+    return tuple(_Code(f"{source}\0".encode(), " ".join(build_options(source))) for source in sources)
 
 
 def _bound(held: Sequence[int], scratch: Sequence[int], argument: Any) -> int | tuple[str, Any]:

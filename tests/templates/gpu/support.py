@@ -22,8 +22,8 @@ _REMEDIES = {"pocl": "apt-get install pocl-opencl-icd", "intel": "pip install 'e
 # Devices that are not here: their kernels are compiled, or run with their limits on a driver that is.
 GPUS = {
     "orin": GpuLimits("cuda", "nvidia", 1024, 49152, 4, (32,), fp16=True, arch="sm_87"),
-    "mali": GpuLimits("opencl", "mali", 256, 16384, 4, fp16=True),
-    "intel": GpuLimits("opencl", "intel", 256, 65536, 4, (8, 16, 32), fp16=True),
+    "mali": GpuLimits("opencl", "mali", 256, 16384, 4, fp16=True, dots="arm"),
+    "intel": GpuLimits("opencl", "intel", 256, 65536, 4, (8, 16, 32), fp16=True, dots="khr"),
     "no_local_memory": GpuLimits("opencl", "other", 128, 0, 4),
 }
 # A driver for processors, with small vectors.

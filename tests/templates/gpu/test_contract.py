@@ -12,8 +12,10 @@ from tvm.target import Target
 from templates.gpu.checks import violations
 from templates.gpu.limits import gpu_limits, gpu_target
 from templates.gpu.lowered import lower
-from templates.reference import random_operands
+from templates.integers import INTEGERS
+from templates.reference import random_operands, reference
 from templates.template import AnchorTemplate, all_templates
+from tests.templates import integer_workloads
 from tests.templates.gpu.support import GPUS, HOST, PLATFORMS, PROCESSOR, driver, gpu
 from tests.templates.support import Compiled, host_target
 from tests.templates.workloads import WORKLOADS
@@ -26,6 +28,7 @@ TEMPLATES = {t.name: t for t in all_templates() if isinstance(t, AnchorTemplate)
 # A few of those above in half precision.
 HALF = ("conv3x3_odd_sizes", "conv1x1_prime", "conv_grouped")
 ALL_WORKLOADS = WORKLOADS | {f"{name}_float16": replace(WORKLOADS[name], dtype="float16") for name in HALF}
+ALL_WORKLOADS |= {f"{name}_uint8": workload for name, workload in integer_workloads.WORKLOADS.items()}
 
 
 def applies(template: AnchorTemplate, name: str, target: Target) -> bool:
@@ -75,7 +78,13 @@ def chosen(template: str, name: str, target: Target, place: int) -> list[Config]
 
 def check(template: str, name: str, target: Target, configs: list[Config], device: object) -> None:
     for config in configs:
-        error = Compiled(TEMPLATES[template], ALL_WORKLOADS[name], target, config, device).error()
+        kernel = Compiled(TEMPLATES[template], ALL_WORKLOADS[name], target, config, device)
+        if ALL_WORKLOADS[name].dtype == INTEGERS:
+            inputs = random_operands(kernel.workload, 0)
+            expected = reference(kernel.workload, inputs)
+            assert integer_workloads.right(kernel.run(inputs, expected.shape), expected), dict(config.knobs)
+            continue
+        error = kernel.error()
         allowed = 3e-5 if not TEMPLATES[template].exact else 2e-6
         assert error < (tolerance_of("float16") if ALL_WORKLOADS[name].dtype == "float16" else allowed), dict(
             config.knobs

@@ -8,7 +8,7 @@ from templates.gpu.limits import GpuLimits, gpu_limits, gpu_target
 CASES = [
     GpuLimits("opencl", "cpu", 4096, 32768, 16),
     GpuLimits("opencl", "intel", 256, 65536, 4, subgroups=(8, 16, 32), fp16=True),
-    GpuLimits("opencl", "mali", 256, 16384, 4, fp16=True),
+    GpuLimits("opencl", "mali", 256, 16384, 4, fp16=True, dots="arm"),
     GpuLimits("cuda", "nvidia", 1024, 49152, 4, subgroups=(32,), arch="sm_87"),
 ]
 

@@ -8,11 +8,16 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnxruntime
+import tvm
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+from tvm.target import Target
 
 from tests.templates.support import host_target
-from tests.tuner.graph.networks import run
+from tests.tuner.graph.networks import Net, run
 from tuner.graph import fuse, load_onnx
+
+RESIDUAL_SHAPE = (1, 3, 32, 32)
+DETECTOR_SHAPE = (1, 3, 24, 24)
 
 
 def image(shape: Sequence[int], seed: int) -> np.ndarray:
@@ -56,8 +61,16 @@ def step_of(path: Path) -> float:
     return float(next(onnx.numpy_helper.to_array(t) for t in model.graph.initializer if t.name == last.input[1]))
 
 
-def assert_within_a_step(path: Path, shape: Sequence[int], *, optimised: bool) -> None:
-    """Integers give what onnxruntime gives, with its graph optimisation or without, but for a step here and there."""
+def assert_within_a_step(
+    path: Path,
+    shape: Sequence[int],
+    *,
+    optimised: bool,
+    target: Target | None = None,
+    device: tvm.runtime.Device | None = None,
+) -> None:
+    """Integers give what onnxruntime gives, with its graph optimisation or without, but for a step here and there. They
+    are multiplied on the CPU unless a target and its device are given."""
     options = onnxruntime.SessionOptions()
     level = onnxruntime.GraphOptimizationLevel
     options.graph_optimization_level = level.ORT_ENABLE_ALL if optimised else level.ORT_DISABLE_ALL
@@ -66,7 +79,42 @@ def assert_within_a_step(path: Path, shape: Sequence[int], *, optimised: bool) -
     for seed in range(10, 14):
         data = image(shape, seed)
         (wanted,) = session.run(None, {"x": data})
-        (result,) = run(graph, host_target(), {"x": data}).values()
+        (result,) = run(graph, target or host_target(), {"x": data}, device=device).values()
         steps.append(np.abs(result - wanted) / step_of(path))
     assert np.max(steps) < 1.5
     assert np.mean(np.array(steps) > 0.5) < 0.1
+
+
+def residual(path: Path) -> Path:
+    """A residual network with a pool, a sum, a mean and a dense layer."""
+    net = Net(seed=1)
+    x = net.op("Relu", net.conv(net.input(*RESIDUAL_SHAPE), (3, 32), 5, strides=[2, 2], pads=[2] * 4))
+    x = net.op("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)
+    y = net.op("Relu", net.conv(x, (32, 48), 3, pads=[1] * 4))
+    y = net.conv(y, (48, 32), 1)
+    x = net.op("Relu", net.op("Add", x, y))
+    x = net.conv(x, (32, 40), 3, strides=[2, 2], pads=[1] * 4)
+    x = net.op("Flatten", net.op("GlobalAveragePool", net.op("Relu", x)))
+    return net.save(path, net.op("Gemm", x, net.weight(10, 40, scale=0.2), net.weight(10), transB=1))
+
+
+def _silu(net: Net, x: str, channels: tuple[int, int], kernel: int) -> str:
+    x = net.conv(x, channels, kernel, pads=[kernel // 2] * 4)
+    return net.op("Mul", x, net.op("Sigmoid", x))
+
+
+def detecting(path: Path) -> Path:
+    """A block as YOLOv8 has it: what was split is summed, joined, enlarged and joined again."""
+    net = Net(seed=3)
+    x = _silu(net, net.input(*DETECTOR_SHAPE), (3, 32), 3)
+    first = net.op("Split", x, net.constant(np.array([16, 16])), outputs=2, axis=1)
+    second = f"{first}_1"
+    y = net.op("Add", second, _silu(net, second, (16, 16), 3))
+    x = net.op("Concat", first, second, y, axis=1)
+    small = _silu(net, net.op("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2]), (48, 32), 1)
+    scales = net.constant(np.array([1, 1, 2, 2], np.float32))
+    large = net.op(
+        "Resize", small, "", scales, mode="nearest", nearest_mode="floor", coordinate_transformation_mode="asymmetric"
+    )
+    x = _silu(net, net.op("Concat", large, x, axis=1), (80, 24), 1)
+    return net.save(path, net.conv(x, (24, 20), 1))

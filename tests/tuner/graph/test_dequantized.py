@@ -11,26 +11,12 @@ import pytest
 from templates.cpu.dot_products import products_of
 from templates.integers import INTEGERS
 from tests.templates.support import host_target
-from tests.tuner.graph.networks import Net, calls, run
-from tests.tuner.graph.quantised import assert_within_a_step, image, quantise, step_of
+from tests.tuner.graph.networks import calls, run
+from tests.tuner.graph.quantised import RESIDUAL_SHAPE, assert_within_a_step, image, quantise, residual, step_of
 from tuner.graph import FusedGraph, fuse, load_onnx
 
 QOPERATOR = "qoperator"
-SHAPE = (1, 3, 32, 32)
 needs_dot_products = pytest.mark.skipif(products_of(host_target()) is None, reason="the processor has no dot products")
-
-
-def _network(path: Path) -> Path:
-    """A residual network with a pool, a sum, a mean and a dense layer."""
-    net = Net(seed=1)
-    x = net.op("Relu", net.conv(net.input(*SHAPE), (3, 32), 5, strides=[2, 2], pads=[2] * 4))
-    x = net.op("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)
-    y = net.op("Relu", net.conv(x, (32, 48), 3, pads=[1] * 4))
-    y = net.conv(y, (48, 32), 1)
-    x = net.op("Relu", net.op("Add", x, y))
-    x = net.conv(x, (32, 40), 3, strides=[2, 2], pads=[1] * 4)
-    x = net.op("Flatten", net.op("GlobalAveragePool", net.op("Relu", x)))
-    return net.save(path, net.op("Gemm", x, net.weight(10, 40, scale=0.2), net.weight(10), transB=1))
 
 
 @pytest.fixture(scope="module", params=["u8-channels", "s8-channels", "u8-tensors", QOPERATOR])
@@ -38,9 +24,9 @@ def quantized(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     folder = tmp_path_factory.mktemp(request.param)
     signed, operators = request.param.startswith("s8"), request.param == QOPERATOR
     return quantise(
-        _network(folder / "float.onnx"),
+        residual(folder / "float.onnx"),
         folder / "net.onnx",
-        SHAPE,
+        RESIDUAL_SHAPE,
         channels=request.param.endswith("channels"),
         signed=signed,
         operators=operators,
@@ -64,7 +50,7 @@ def test_all_products_are_of_integers(quantized: Path) -> None:
 @pytest.mark.parametrize("optimised", [True, False])
 def test_results_are_those_of_onnxruntime(quantized: Path, optimised: bool) -> None:
     """Rounding a number between two steps to either may move the next layer's results by a step, too."""
-    assert_within_a_step(quantized, SHAPE, optimised=optimised)
+    assert_within_a_step(quantized, RESIDUAL_SHAPE, optimised=optimised)
 
 
 @needs_dot_products
@@ -77,7 +63,7 @@ def test_images_stay_in_blocks(quantized: Path) -> None:
 
 
 def test_without_dot_products_the_same_results_come_from_float32(quantized: Path) -> None:
-    graph, data = fuse(load_onnx(quantized)), image(SHAPE, 20)
+    graph, data = fuse(load_onnx(quantized)), image(RESIDUAL_SHAPE, 20)
     assert {a.workload.dtype for a in graph.anchors} == {"float32"}
     (wanted,) = onnxruntime.InferenceSession(str(quantized)).run(None, {"x": data})
     (result,) = run(graph, host_target(), {"x": data}).values()

@@ -14,42 +14,19 @@ from templates.cpu.dot_products import products_of
 from templates.integers import INTEGERS
 from tests.templates.support import host_target
 from tests.tuner.graph.networks import Net, calls, run
-from tests.tuner.graph.quantised import assert_within_a_step, quantise
+from tests.tuner.graph.quantised import DETECTOR_SHAPE, assert_within_a_step, detecting, quantise
 from tuner.graph import FusedGraph, fuse, load_onnx
 from tuner.graph.fusion.steps import PlainStep
 from tuner.graph.ir.bindings import dtype_of
 from tuner.graph.ir.simplify import is_call
 
-SHAPE = (1, 3, 24, 24)
 pytestmark = pytest.mark.skipif(products_of(host_target()) is None, reason="the processor has no dot products")
-
-
-def _silu(net: Net, x: str, channels: tuple[int, int], kernel: int) -> str:
-    x = net.conv(x, channels, kernel, pads=[kernel // 2] * 4)
-    return net.op("Mul", x, net.op("Sigmoid", x))
-
-
-def _detector(path: Path) -> Path:
-    """A block as YOLOv8 has it: what was split is summed, joined, enlarged and joined again."""
-    net = Net(seed=3)
-    x = _silu(net, net.input(*SHAPE), (3, 32), 3)
-    first = net.op("Split", x, net.constant(np.array([16, 16])), outputs=2, axis=1)
-    second = f"{first}_1"
-    y = net.op("Add", second, _silu(net, second, (16, 16), 3))
-    x = net.op("Concat", first, second, y, axis=1)
-    small = _silu(net, net.op("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2]), (48, 32), 1)
-    scales = net.constant(np.array([1, 1, 2, 2], np.float32))
-    large = net.op(
-        "Resize", small, "", scales, mode="nearest", nearest_mode="floor", coordinate_transformation_mode="asymmetric"
-    )
-    x = _silu(net, net.op("Concat", large, x, axis=1), (80, 24), 1)
-    return net.save(path, net.conv(x, (24, 20), 1))
 
 
 @pytest.fixture(scope="module")
 def detector(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("detector")
-    return quantise(_detector(folder / "float.onnx"), folder / "net.onnx", SHAPE)
+    return quantise(detecting(folder / "float.onnx"), folder / "net.onnx", DETECTOR_SHAPE)
 
 
 def _plain(graph: FusedGraph, *names: str) -> list[PlainStep]:
@@ -78,7 +55,7 @@ def test_nothing_is_laid_out_anew(detector: Path) -> None:
 @pytest.mark.parametrize("optimised", [True, False])
 def test_results_are_those_of_onnxruntime(detector: Path, optimised: bool) -> None:
     """A number that lies between two steps may be rounded to either, and moves the next layer's results by a step."""
-    assert_within_a_step(detector, SHAPE, optimised=optimised)
+    assert_within_a_step(detector, DETECTOR_SHAPE, optimised=optimised)
 
 
 def _written(kinds: list[tuple[str, dict[str, Any]]], path: Path, scales: tuple[float, ...] = (0.05,)) -> Path:

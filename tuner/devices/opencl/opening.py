@@ -42,7 +42,20 @@ def limits_of(info: DeviceInfo) -> GpuLimits:
         lanes=max(4, info.native_float_lanes) if family == "cpu" else GPU_LANES,
         subgroups=info.subgroup_sizes,
         fp16=info.fp16,
+        dots=_dots_of(info),
     )
+
+
+def _dots_of(info: DeviceInfo) -> str:
+    """Return `GpuLimits.dots` of a device. Khronos's functions are there from OpenCL C 3.0 on. On CPUs they are left
+    out: Intel's runtime calls them for each lane by itself, which takes several times as long as arithmetic on vectors.
+    """
+    if info.type == "cpu":
+        return ""
+    if "cl_arm_integer_dot_product_accumulate_int8" in info.extensions:
+        return "arm"
+    is_new = info.version.startswith("OpenCL 3.")
+    return "khr" if is_new and "cl_khr_integer_dot_product" in info.extensions else ""
 
 
 def key_of(info: DeviceInfo, is_emulated: bool) -> DeviceKey:

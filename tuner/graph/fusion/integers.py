@@ -20,6 +20,7 @@ from tvm.target import Target
 
 from templates.cpu.dot_products import products_of
 from templates.depthwise import MOST_TAPS
+from templates.gpu.limits import gpu_limits
 from templates.integers import INTEGERS, SUMS
 from templates.workloads import Conv2d, Dense
 from tuner.graph.fusion.chain import Anchor, Chain
@@ -33,10 +34,12 @@ _SIGNED = 128  # moves int8 to uint8
 
 
 def multiplies_integers(targets: Sequence[Target]) -> bool:
-    """Tell whether what is built for these targets multiplies integers: one CPU that has instructions for it by which
-    networks are faster than in float32."""
-    products = products_of(targets[0]) if len(targets) == 1 else None
-    return products is not None and products.pays
+    """Tell whether what is built for these targets multiplies integers: one OpenCL or CUDA device, or one CPU that has
+    instructions for it by which networks are faster than in float32."""
+    if len(targets) != 1:
+        return False
+    products = products_of(targets[0])
+    return gpu_limits(targets[0]) is not None or (products is not None and products.pays)
 
 
 def precisions(graph: FusedGraph) -> str:

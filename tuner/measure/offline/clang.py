@@ -7,10 +7,12 @@ import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 
+from templates.gpu.opencl_text import build_options
 from tuner.errors import BadInput, CompileError, first_error
 from tuner.measure.offline.contract import Resources
 
 _NEWEST, _OLDEST = 30, 14
+_HEADER_NEEDS = ("__opencl_c_images", "__opencl_c_read_write_images")  # with OpenCL C 3.0
 # Builtins of OpenCL have mangled names. A function with a plain name is one that nobody defines.
 _UNDEFINED = re.compile(r"^declare [^@]*@(?!_Z|llvm\.|printf\b)([\w.]+)", re.MULTILINE)
 
@@ -32,17 +34,22 @@ class Clang:
 
     def __init__(self, extensions: Sequence[str]) -> None:
         """Raises BadInput if clang is missing."""
-        enabled = ",".join(["-all", *(f"+{name}" for name in extensions)])
+        enabled = ",".join(["-all", *(f"+{name}" for name in (*extensions, *_HEADER_NEEDS))])
         self._command = [find_clang(), "-x", "cl", "-cl-std=CL1.2", "-target", "spir64"]
         self._command += ["-Xclang", "-finclude-default-header", "-Xclang", f"-cl-ext={enabled}", "-w"]
         if "cl_intel_subgroups" in extensions:  # the short form of the header lacks Intel's functions
             self._command.append("-cl-no-stdinc")
-        self._command += ["-S", "-emit-llvm", "-o", "-", "-"]
+        self._command += ["-S", "-emit-llvm", "-o", "-"]
 
     def compile(self, source: str) -> Mapping[str, Resources]:
         """See contract.Compiler.compile; the mapping is empty."""
         done = subprocess.run(
-            self._command, input=source, capture_output=True, text=True, errors="replace", check=False
+            [*self._command, *build_options(source), "-"],
+            input=source,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
         )
         if done.returncode:
             raise CompileError(f"clang: {first_error(done.stderr)}")

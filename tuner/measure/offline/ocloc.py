@@ -13,6 +13,7 @@ import struct
 import subprocess
 from collections.abc import Mapping
 
+from templates.gpu.opencl_text import build_options
 from tuner.errors import BadInput, CompileError, first_error
 from tuner.measure.offline.contract import Resources
 from tuner.measure.scratch import Scratch
@@ -39,9 +40,9 @@ class Ocloc:
         """See contract.Compiler.compile."""
         with Scratch() as folder:
             (folder / "kernel.cl").write_text(source)
-            done = subprocess.run(
-                self._command, cwd=folder, capture_output=True, text=True, errors="replace", check=False
-            )
+            options = build_options(source)
+            command = [*self._command, "-options", " ".join(options)] if options else self._command
+            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace", check=False)
             log = done.stdout + done.stderr
             binary = next(folder.glob("*.bin"), None)
             if done.returncode or binary is None:
