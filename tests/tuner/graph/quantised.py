@@ -11,7 +11,7 @@ import onnxruntime
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
 from tests.templates.support import host_target
-from tests.tuner.graph.networks import run
+from tests.tuner.graph.networks import Net, run
 from tuner.graph import fuse, load_onnx
 
 
@@ -70,3 +70,14 @@ def assert_within_a_step(path: Path, shape: Sequence[int], *, optimised: bool) -
         steps.append(np.abs(result - wanted) / step_of(path))
     assert np.max(steps) < 1.5
     assert np.mean(np.array(steps) > 0.5) < 0.1
+
+
+def branching(path: Path) -> Path:
+    """Write a network whose input "x" is (1, 3, 16, 16). Two convolutions follow each other, two others read the second
+    one's result, and the last layer is dense."""
+    net = Net(seed=2)
+    x = net.op("Relu", net.conv(net.input(1, 3, 16, 16), (3, 16), 3, pads=[1] * 4))
+    x = net.op("Relu", net.conv(x, (16, 16), 3, pads=[1] * 4))
+    y, z = (net.op("Relu", net.conv(x, (16, 16), size, pads=[size // 2] * 4)) for size in (1, 5))
+    x = net.op("Flatten", net.op("GlobalAveragePool", net.op("Add", y, z)))
+    return net.save(path, net.op("Gemm", x, net.weight(10, 16, scale=0.2), net.weight(10), transB=1))
