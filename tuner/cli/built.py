@@ -6,7 +6,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -92,13 +92,12 @@ def decide(asked: BuildRequest, devices: Sequence[Device], out: Output) -> Decid
         raise BadInput(f"--fallback {unwanted}: to what? Name the CPU behind the GPU: --device opencl:0,cpu")
     limited = with_memory(devices, asked.memory)
     loaded = load_graph(asked.network, out, limited)
-    mixed = with_precisions(loaded, asked.network, limited, db=asked.db, exact=asked.exact, out=out)
-    graph, placing = mixed.graph, None
+    graph = with_precisions(loaded, asked.network, limited, db=asked.db, exact=asked.exact, out=out)
+    placing = None
     if asked.placer is not None:
         placing = asked.placer.place(graph, limited, asked.unwanted, asked.db, out)
         graph = placing.split.graph
-    used, planned = placed_by(graph, limited, asked.unwanted, placing)
-    return Decided(graph, used, replace(planned, kernels={**planned.kernels, **mixed.kernels}), placing)
+    return Decided(graph, *placed_by(graph, limited, asked.unwanted, placing), placing)
 
 
 def decided_by(plan: Path, asked: BuildRequest, devices: Sequence[Device], out: Output) -> Decided:

@@ -114,12 +114,9 @@ def planned(
     from tuner.placement.step_costs import Costs
     from tuning_db.store import open_db
 
-    mixed = with_precisions(load_graph(network, out, devices), network, devices, db=db, exact=exact, out=out)
-    graph = mixed.graph
+    graph = with_precisions(load_graph(network, out, devices), network, devices, db=db, exact=exact, out=out)
     with open_db(db, create=False) as store:
         choices = [rivals((s.workload for s in graph.tuned), device, store, exact) for device in devices]
-        given = {s.workload: (mixed.kernels[s.out],) for s in graph.tuned if s.out in mixed.kernels}
-        choices = [{**found, **given} for found in choices]
         costs = Costs(devices, store, timing=timing)
         found = plan_network(graph, devices, choices, costs)
         alone = {device.name: seconds_alone(found, i) for i, device in enumerate(devices)}

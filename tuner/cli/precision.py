@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,11 +18,8 @@ from tuner.cli.network import AS_FILE, Network
 from tuner.errors import BadInput
 
 if TYPE_CHECKING:
-    from tvm.ir import Var
-
     from tuner.devices import Device
     from tuner.graph import FusedGraph
-    from tuner.graph.layout.choice import Choice
     from tuner.precision import Precision
     from tuning_db.store import Store
 
@@ -58,27 +55,18 @@ def precision_asked(text: str, *, built: bool = True) -> str:
     raise BadInput(f"--precision {text}: is not known; give {known}")
 
 
-@dataclass(frozen=True)
-class Mixed:
-    """A network with the precisions that were chosen. `kernels` has those kernels that are not the best of their own
-    workloads (see `tuner.placement.precisions.clipped_kernels`)."""
-
-    graph: FusedGraph
-    kernels: Mapping[Var, Choice] = field(default_factory=dict)
-
-
 def with_precisions(
     graph: FusedGraph, network: Network, devices: Sequence[Device], *, db: str, exact: bool, out: Output
-) -> Mixed:
+) -> FusedGraph:
     """Return a network that was loaded for some devices with the precisions that it asks for, and say what computes it.
 
     Raises BadInput for the module of another network, and DatabaseError for a database that cannot be read.
     """
     from tuner.graph import precisions
-    from tuner.placement.precisions import choose_precisions, clipped_kernels
+    from tuner.placement.precisions import choose_precisions
 
     if network.precision == AS_FILE:
-        return Mixed(graph)
+        return graph
     with _store(db) as store:
         if network.precision != MIXED:
             found = given_by(Path(network.precision), graph)
@@ -86,10 +74,9 @@ def with_precisions(
             found = choose_precisions(graph, devices[0], store, exact)
         else:
             found = ()
-        mixed = with_given(graph, found)
-        kernels = clipped_kernels(graph, mixed, devices[0], store, exact) if len(devices) == 1 else {}
+    mixed = with_given(graph, found)
     out.remark(precisions(mixed))
-    return Mixed(mixed, kernels)
+    return mixed
 
 
 @contextmanager

@@ -1,8 +1,9 @@
 """Chooses which anchors of a quantised network are computed in float32, because that takes less time. Start at
 `choose_precisions`.
 
-An anchor has two states: in integers it reads and makes bytes, in float32 real numbers. A value is converted once for
-all that read it in the other form. `layout.plan` finds the states with the least sum of kernels and conversions, over
+An anchor has two states: in integers it reads and makes bytes, in float32 real numbers. Its result in float32 is
+rounded where it is read, to bytes or to whole numbers in float32: it is converted once for all that read it in one
+form. `layout.plan` finds the states with the least sum of kernels and conversions, over
 the whole network: it is the graph tuner, with forms of numbers in place of devices.
 """
 
@@ -19,7 +20,7 @@ from tvm.ir import Var
 from templates.cpu.dot_products import products_of
 from templates.cpu.isa import vector_unit
 from templates.integers import INTEGERS
-from templates.template import PLAIN, search_space
+from templates.template import PLAIN
 from templates.workloads import Conv2d, anchor_of, flop_of, kind_of
 from tuner.devices import Device
 from tuner.graph import AnchorStep, FusedGraph, float_form
@@ -33,7 +34,8 @@ from tuner.precision import Precision
 from tuning_db.record import Workload
 from tuning_db.store import Store
 
-BYTES, REALS = (Form(form, PLAIN) for form in (0, 1))  # what a value is made as: `TYPES` has their types
+# How a value is held: as bytes, as the same numbers in float32, or as what an anchor in float32 makes, before rounding.
+BYTES, WHOLE, REAL = (Form(form, PLAIN) for form in range(3))
 PASS = "pass"  # the name of data that a pass over memory makes, which converts them as well
 LEAST = 3  # workloads of a kind that are needed to know the rate of its kernels
 _CYCLES = 2e9  # a second, where no rate is known; a vector of sums is multiplied and added in each
@@ -55,9 +57,12 @@ def choose_precisions(
     network = _Network(graph, {s.out: times.of(s.workload, forms[s.out]) for s in graph.anchors if s.out in forms})
     conversions = conversions_of(store, device)
 
-    def converted(node: int, _layout: object, _made: int, wanted: int) -> float:
+    def converted(node: int, _layout: object, made: int, wanted: int) -> float:
         count, in_pass = network.counts[node], network.nodes[node].name == PASS
-        return conversions.seconds(count, TYPES[wanted], in_pass=in_pass)
+        seconds = conversions.seconds(count, TYPES[wanted], in_pass=in_pass)
+        if (made, wanted) == (REAL.device, WHOLE.device):  # both conversions in one pass
+            seconds += conversions.seconds(count, INTEGERS, in_pass=True)
+        return seconds
 
     moving = Moving(converted, lambda *_: 0.0)
     states = plan(network.nodes, moving).states
@@ -160,31 +165,13 @@ class _Network:
             name = PASS if step.data in self._passes else "data"
             self.index[step.data] = self._add(step.data, Node(name, (), (State((), BYTES, 0.0),)))
         both = self.times[step.out]
-        made = REALS if step.workload.epilogue[-1] == "quantize" else BYTES  # others make what they make, in both
-        states = State((BYTES,), BYTES, both.integers), State((REALS,), made, both.floats)
+        made = REAL if step.workload.epilogue[-1] == "quantize" else BYTES  # what is not quantised is the same in both
+        states = State((BYTES,), BYTES, both.integers), State((WHOLE,), made, both.floats)
         self.index[step.out] = self._add(step.out, Node(step.node, (self.index[step.data],), states))
 
 
-def clipped_kernels(
-    before: FusedGraph, graph: FusedGraph, device: Device, store: Store | None, exact: bool = False
-) -> dict[Var, Choice]:
-    """Return the kernels of those anchors of a graph in float32 whose results are clipped for an anchor that reads them
-    unrounded: those of the same anchor without clipping, which takes the same time. `before` is the graph as the file
-    says. Raises DatabaseError if the store cannot be read."""
-    forms = {s.node: form.workload for s in before.anchors if (form := float_form(s)) is not None}
-    steps = [s for s in graph.anchors if s.workload.dtype != INTEGERS and s.workload != forms.get(s.node, s.workload)]
-    known = choose([w for s in steps for w in (s.workload, forms[s.node])], device, store, exact)
-    found = {}
-    for step in steps:
-        choice, space = known[forms[step.node]], search_space(step.workload, device.target, exact=exact)
-        is_valid = space is not None and choice.config is not None and space.is_valid(choice.config)
-        if is_valid and known[step.workload].source != "device":
-            found[step.out] = choice
-    return found
-
-
 def _is_quantised(node: Node) -> bool:
-    return node.states[-1].makes == REALS
+    return node.states[-1].makes == REAL
 
 
 def _precision(step: AnchorStep, network: _Network, moving: Moving, states: Sequence[int]) -> Precision:

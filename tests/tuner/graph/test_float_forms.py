@@ -53,16 +53,11 @@ def test_results_are_those_of_onnxruntime_whatever_is_in_float(quantised: Path, 
     assert np.abs(found - wanted).max() < 1.5 * step_of(quantised)
 
 
-def test_numbers_between_two_anchors_in_float_are_clipped_but_not_rounded(quantised: Path) -> None:
-    """Data far beyond what the ranges were measured on would be far off without the clipping."""
-    graph = mixed(fuse(load_onnx(quantised), integers=True), "fffff")
-    first, second, third, fourth, _ = (a.workload.epilogue for a in graph.anchors)
-    assert all(epilogue[-1].startswith("clip:") for epilogue in (first, second))
-    assert not any(text.startswith("clip") for text in (*third, *fourth))  # read by a sum, as bytes
-    data = 20 * image(SHAPE, 11)
+def test_numbers_far_beyond_the_measured_range_are_clipped_as_in_the_file(quantised: Path) -> None:
+    graph, data = mixed(fuse(load_onnx(quantised), integers=True), "fffff"), 20 * image(SHAPE, 11)
     (wanted,) = onnxruntime.InferenceSession(str(quantised)).run(None, {"x": data})
     (found,) = run(graph, host_target(), {"x": data}).values()
-    assert np.abs(found - wanted).max() < 2.5 * step_of(quantised)
+    assert np.abs(found - wanted).max() < 1.5 * step_of(quantised)
 
 
 @pytest.mark.parametrize("outlier", [False, True])
@@ -81,8 +76,8 @@ def test_floats_never_cost_accuracy(outlier: bool, tmp_path: Path) -> None:
         module = load(tmp_path / letters)
         found = [next(iter(module(sample).values())) for sample in samples]
         noise.append(float(np.square(np.subtract(found, wanted)).sum()))
+    assert noise[0] > 0
     assert max(noise[1:]) <= 1.02 * noise[0]  # single roundings may fall to either side
-    assert noise[-1] <= noise[0]
 
 
 def test_scales_that_are_computed_have_no_float_form(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from tuner.graph.ir.bindings import dtype_of, shape_of
 from tuner.graph.ir.simplify import is_call
 from tuner.graph.layout.choice import choose
 from tuner.placement.conversions import SIZES, TYPES, conversions_of, measure_conversions
-from tuner.placement.precisions import choose_precisions, clipped_kernels
+from tuner.placement.precisions import choose_precisions
 from tuner.placement.step_costs import Costs
 from tuner.precision import Precision
 from tuning_db.store import Store, open_db
@@ -149,12 +149,3 @@ def test_conversions_are_measured_once(device: Device, store: Store) -> None:
     assert 0 < known.seconds(1 << 12, INTEGERS) < known.seconds(1 << 22, INTEGERS)
     measure_conversions(costs)
     assert costs.measured == len(TYPES) * len(SIZES)
-
-
-def test_what_is_clipped_has_the_kernel_of_what_is_not(graph: FusedGraph, device: Device, store: Store) -> None:
-    tuned(store, device, graph, integers=[90] * 5, floats=[10] * 5)
-    mixed = with_floats(graph, lambda _: True)
-    kernels = clipped_kernels(graph, mixed, device, store)
-    clipped = [s for s in mixed.anchors if s.workload.epilogue[-1].startswith("clip")]
-    assert [s.out for s in clipped] == list(kernels)
-    assert {choice.source for choice in kernels.values()} == {"device"}

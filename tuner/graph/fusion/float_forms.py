@@ -1,8 +1,8 @@
 """Compute anchors of integers in float32 instead, one by one. Start at `float_form` and `with_floats`.
 
 The anchor's weight and bias become real numbers, in steps of its result. Its data become real numbers by a plain step,
-and its result is quantised by another one, as the file says. If an anchor in float32 reads what another one computed in
-float32, it reads the real numbers, which were clipped as a quantisation clips them, but not rounded.
+and its result is quantised by another one. Nothing is rounded that the file does not round, and nothing is left
+unrounded: the numbers are those that the anchor of integers computes, but for the rounding of float32 itself.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import numpy as np
 from tvm import relax
 from tvm.ir import Var
 
-from templates.epilogue import OPERANDS, token
+from templates.epilogue import OPERANDS
 from templates.integers import INTEGERS
 from templates.workloads import anchor_of
 from tuner.graph.fusion.activations import merge_clips
 from tuner.graph.fusion.operands import Operands
-from tuner.graph.fusion.steps import AnchorStep, FusedGraph, PlainStep, Step, alive_steps
+from tuner.graph.fusion.steps import AnchorStep, FusedGraph, PlainStep, Step
 from tuner.graph.ir.simplify import constant
 from tuning_db.record import Workload
 
@@ -42,14 +42,6 @@ class FloatForm:
     extras: tuple[Any, ...]
     unit: float = 1.0
     zero: float | None = None
-
-    @property
-    def clipped(self) -> Workload:
-        """Return the workload whose result is clipped as its quantisation clips it."""
-        if self.zero is None:
-            return self.workload
-        bounds = token("clip", (0.0 - self.zero) / self.unit, (_LARGEST - self.zero) / self.unit)
-        return replace(self.workload, epilogue=tuple(merge_clips([*self.workload.epilogue, bounds])))
 
 
 def float_form(step: AnchorStep) -> FloatForm | None:
@@ -150,15 +142,13 @@ def with_floats(graph: FusedGraph, chosen: Callable[[AnchorStep], bool]) -> Fuse
 
 
 class _Floats:
-    """Writes the anchors of one graph whose results are in `forms` in float32. `_real` has the real numbers of what
-    these quantise, and `_dequantised` those of what others do, with their zero point."""
+    """Writes the anchors of one graph whose results are in `forms` in float32. `_dequantised` has data as real numbers,
+    by their bytes and zero point."""
 
     def __init__(self, graph: FusedGraph, forms: dict[Var, FloatForm]) -> None:
         self._graph, self._forms = graph, forms
         self._steps: list[Step] = []
-        self._real: dict[Var, Var] = {}
         self._dequantised: dict[tuple[Any, int], Var] = {}
-        self._read = {s.data for s in graph.anchors if s.out in forms}
 
     def graph(self) -> FusedGraph:
         for step in self._graph.steps:
@@ -166,34 +156,20 @@ class _Floats:
                 self._write(step, self._forms[step.out])
             else:
                 self._steps.append(step)
-        outputs = self._graph.outputs
-        return replace(self._graph, steps=alive_steps(self._steps, outputs))
+        return replace(self._graph, steps=tuple(self._steps))
 
     def _write(self, step: AnchorStep, form: FloatForm) -> None:
-        data, unit = self._data(step)
-        is_read = form.zero is not None and step.out in self._read
-        real = step.out if form.zero is None else _real_variable(step.out)
-        anchor = replace(
-            step,
-            workload=form.clipped if is_read else form.workload,
-            data=data,
-            extras=form.extras,
-            weight=form.weight if unit == 1.0 else (form.weight * np.float64(unit)).astype(np.float32),
-            bias=form.bias,
-            out=real,
-            zero=None,
-        )
-        self._steps.append(anchor)
-        if form.zero is None:
-            return
-        if is_read:
-            self._real[step.out] = real
-        make = Operands(f"{step.out.name}_quantised")
-        self._quantise(make, real, form, step)
+        data, out = self._data(step), step.out
+        if form.zero is not None:
+            out = relax.Var(f"{step.out.name}_real", relax.TensorType(step.out.ty.shape, "float32"))
+        changes = {"data": data, "extras": form.extras, "weight": form.weight, "bias": form.bias}
+        self._steps.append(replace(step, workload=form.workload, out=out, zero=None, **changes))
+        if form.zero is not None:
+            self._quantise(out, form, step)
 
-    def _quantise(self, make: Operands, real: Var, form: FloatForm, step: AnchorStep) -> None:
+    def _quantise(self, real: Var, form: FloatForm, step: AnchorStep) -> None:
         """Quantise the real numbers that an anchor has computed."""
-        steps: Any = real
+        make, steps = Operands(f"{step.out.name}_quantised"), real
         if form.unit != 1.0:
             steps = make.emit(relax.op.multiply(steps, relax.const(form.unit, "float32")))
         steps = make.emit(relax.op.round(steps))
@@ -201,14 +177,10 @@ class _Floats:
             steps = make.emit(relax.op.add(steps, relax.const(form.zero, "float32")))
         steps = make.emit(relax.op.clip(steps, 0.0, _LARGEST))
         value = relax.BlockBuilder().normalize(relax.op.astype(steps, INTEGERS))
-        named = [replace(plain, node=step.node) for plain in make.steps]
-        self._steps += [*named, PlainStep(step.node, value, step.out)]
+        self._steps += [*(replace(s, node=step.node) for s in make.steps), PlainStep(step.node, value, step.out)]
 
-    def _data(self, step: AnchorStep) -> tuple[Var, float]:
-        """Return the data of an anchor as real numbers, and how many steps one of them stands for."""
-        source = self._forms.get(step.data) if isinstance(step.data, Var) else None
-        if source is not None and step.data in self._real and source.zero == step.zero:
-            return self._real[step.data], source.unit
+    def _data(self, step: AnchorStep) -> Var:
+        """Return the data of an anchor, less their zero point, as real numbers."""
         assert step.zero is not None
         key = step.data, step.zero
         if key not in self._dequantised:
@@ -216,10 +188,6 @@ class _Floats:
             value = make.emit(relax.op.astype(step.data, "float32"))
             if step.zero:
                 value = make.emit(relax.op.subtract(value, relax.const(float(step.zero), "float32")))
-            self._steps += [replace(plain, node=step.node) for plain in make.steps]
+            self._steps += [replace(s, node=step.node) for s in make.steps]
             self._dequantised[key] = value
-        return self._dequantised[key], 1.0
-
-
-def _real_variable(var: Var) -> Var:
-    return relax.Var(f"{var.name}_real", relax.TensorType(var.ty.shape, "float32"))
+        return self._dequantised[key]
