@@ -5,7 +5,7 @@ Start at `random_operands` and `reference`. `relative_error` compares a result w
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,14 +55,30 @@ def random_operands(workload: Workload, seed: int) -> Operands:
     weight = drawn(anchor.weight_shape, types.weight)
     if types.weight == workload.dtype:
         weight = (weight * np.float32(1 / np.sqrt(depth))).astype(types.weight)
-    extra = [_extra(step, workload, depth, drawn) for step in operands(workload.epilogue)]
+    steps, size = operands(workload.epilogue), float(np.sqrt(depth) * _SPREAD)
+    factors = _scales(workload, steps.count("scale"), size)
+    extra = [_extra(step, workload, size, factors=factors, drawn=drawn) for step in steps]
     return Operands(drawn(anchor.data_shape, types.data), weight, tuple(extra))
 
 
+def _scales(workload: Workload, count: int, size: float) -> Iterator[float]:
+    """Yield by what each scale of an epilogue multiplies. The first makes products' sums, which are near `size`, values
+    near one, which is what activations are for, and the last multiplies quantised results by `_STEPS`."""
+    for i in range(count):
+        first = 1 / size if i == 0 else 1.0
+        yield first * (_STEPS if i == count - 1 and "quantize" in workload.epilogue else 1.0)
+
+
 def _extra(
-    step: str, workload: Workload, depth: float, drawn: Callable[[tuple[int, ...], str], np.ndarray]
+    step: str,
+    workload: Workload,
+    size: float,
+    *,
+    factors: Iterator[float],
+    drawn: Callable[[tuple[int, ...], str], np.ndarray],
 ) -> np.ndarray:
-    """Draw the operand of one step of an epilogue. Sums over `depth` products of integers are scaled to be near one."""
+    """Draw the operand of one step of an epilogue. Integers are as large as the sums, `size`, and the next of
+    `factors` is that of a scale."""
     kind, shape = OPERANDS[step], anchor_of(workload).out_shape
     dtype = kind.dtype or Types.of(workload).extra
     if step == "quantize":
@@ -70,9 +86,10 @@ def _extra(
     sizes = {"channel": shape[1:2], "pixel": (shape[0], *shape[2:]), "image": shape, "single": (1,)}
     found = drawn(sizes[kind.shape], dtype)
     if step == "scale":
-        steps = _STEPS if "quantize" in workload.epilogue else 1.0
-        return (found * np.float32(steps / (np.sqrt(depth) * _SPREAD))).astype(dtype)
-    return found // 256 if dtype == SUMS and step in ("offset", "window") else found
+        return (found * np.float32(next(factors))).astype(dtype)
+    if dtype == SUMS and step in ("offset", "window"):
+        return (found * (size / -np.iinfo(dtype).min)).astype(dtype)
+    return found
 
 
 def conv2d(conv: Conv2d, data: np.ndarray, weight: np.ndarray, border: float = 0.0) -> np.ndarray:

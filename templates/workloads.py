@@ -153,3 +153,16 @@ def dense_of(workload: Workload) -> Dense:
     dense = anchor_of(workload)
     assert isinstance(dense, Dense)
     return dense
+
+
+def kind_of(workload: Workload) -> str:
+    """Return the kind of a workload: its operator, except that depthwise and grouped convolutions are kinds of their
+    own.
+
+    They reach other shares of a device's peaks than dense convolutions do.
+    """
+    if is_anchor(workload):
+        anchor = anchor_of(workload)
+        if isinstance(anchor, Conv2d) and anchor.groups > 1:
+            return "depthwise conv2d" if anchor.is_depthwise else "grouped conv2d"
+    return workload.op

@@ -16,7 +16,7 @@ from templates.cpu.dot_products import products_of
 from templates.epilogue import apply, apply_numpy
 from templates.integers import INTEGERS, Types, lacking
 from templates.lowering import build
-from templates.reference import random_operands, reference, same_integers
+from templates.reference import random_operands, reference, same_integers, sums
 from templates.template import search_space
 from templates.workloads import Conv2d, Dense
 from tests.templates.cpu.integer_cpus import ARM, TARGETS, X86, operands_of_extremes, x86
@@ -165,3 +165,15 @@ def test_random_operands_are_of_the_whole_range() -> None:
     inputs = random_operands(WORKLOADS["conv3x3_border"], 0)
     assert (inputs.data.dtype, inputs.data.min(), inputs.data.max()) == (np.uint8, 0, 255)
     assert (inputs.weight.dtype, inputs.weight.min(), inputs.weight.max()) == (np.int8, -128, 127)
+
+
+@pytest.mark.parametrize("depth", [3, 512])
+def test_activations_of_random_operands_are_of_numbers_near_one_and_results_of_the_whole_range(depth: int) -> None:
+    """Exponentials of hundreds are denormal, which takes processors many times as long."""
+    epilogue = ("border", "offset", "real", "scale", "bias", "silu", "scale", "quantize")
+    workload = Conv2d(1, depth, 8, 8, 32, (3, 3), (1, 1), (1, 1, 1, 1)).workload(epilogue, INTEGERS)
+    inputs = random_operands(workload, 0)
+    before = apply_numpy(epilogue[:5], sums(workload, inputs), [e.astype(np.float64) for e in inputs.extra[:4]])
+    assert 0.5 < before.std() < 5
+    assert np.abs(before).max() < 80
+    assert reference(workload, inputs).std() > 10

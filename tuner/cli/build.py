@@ -38,7 +38,7 @@ from tuner.cli.common import (
     templates_asked,
 )
 from tuner.cli.completion import BUILT_FOR, BUILT_FOR_USAGES, several_of
-from tuner.cli.network import BatchOption, ModelArgument, ShapeOption, load_graph, network_asked
+from tuner.cli.network import AS_FILE, BatchOption, ModelArgument, ShapeOption, load_graph, network_asked
 from tuner.cli.on_board import build_on_board, is_on_board
 from tuner.cli.placing import (
     Placement,
@@ -53,6 +53,7 @@ from tuner.cli.placing import (
     placer_asked,
     refuse_beside_plan,
 )
+from tuner.cli.precision import PrecisionOption, precision_asked, with_given
 from tuner.cli.stages import StageLimitsOption, StageMinutesOption, Stager, Stages, StagesOption, options_asked
 from tuner.errors import BadInput, choices
 
@@ -100,6 +101,7 @@ def command(
     db: DbOption = DEFAULT_DB,
     no_winograd: ExactOption = False,
     dtype: DtypeOption = "float32",
+    precision: PrecisionOption = AS_FILE,
     plugin: PluginOption = None,
     vendor: VendorOption = "",
     stages: StagesOption = Stages.OFF,
@@ -113,12 +115,14 @@ def command(
     as_json: JsonOption = False,
 ) -> None:
     """Build a module from the database, and verify it against the model."""
-    network = network_asked(model, shape, batch, dtype)
+    network = network_asked(model, shape, batch, dtype, precision_asked(precision))
     staging = options_asked(stage_minutes, stage_limits, no_winograd) if stages is Stages.AUTO else None
     if plan is not None:
         refuse_beside_plan(placement, write_placement)
         if objective is not Objective.LATENCY:
             raise BadInput("--plan says which kernels there are: leave --objective away")
+        if precision != AS_FILE:
+            raise BadInput("--plan says in which precision each operator is computed: leave --precision away")
     placer = placer_asked(
         placement,
         topology,
@@ -168,7 +172,8 @@ def build_verified(asked: BuildRequest, out: Output) -> dict[str, Any]:
 
     def rebuild(file: Path, folder: Path) -> Module:
         """Build a part of the network, which is in `file`, for the same devices, placed by the fallback; load it."""
-        part = load_graph(replace(asked.network, file=file, shapes={}, batch=None), out, devices)
+        network = replace(asked.network, file=file, shapes={}, batch=None, precision=AS_FILE)
+        part = with_given(load_graph(network, out, devices), graph.precisions)
         used, kinds = placed_by(part, devices, present(part, asked.unwanted), None)
         build_placed(part, used, kinds, directory=folder, store=store, options=BuildOptions(asked.exact))
         return load(folder)

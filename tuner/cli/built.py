@@ -6,7 +6,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from tuner.cli.checks import Checks
 from tuner.cli.common import DEFAULT_DB, Objective, Output, threads_text, with_memory
 from tuner.cli.network import Network, load_graph
 from tuner.cli.placing import PlacedGraph, Placer, placed_by
+from tuner.cli.precision import precision_table, with_given, with_precisions
 from tuner.errors import BadInput
 
 if TYPE_CHECKING:
@@ -90,7 +91,8 @@ def decide(asked: BuildRequest, devices: Sequence[Device], out: Output) -> Decid
         unwanted = ",".join(asked.unwanted)
         raise BadInput(f"--fallback {unwanted}: to what? Name the CPU behind the GPU: --device opencl:0,cpu")
     limited = with_memory(devices, asked.memory)
-    graph = load_graph(asked.network, out, limited)
+    loaded = load_graph(asked.network, out, limited)
+    graph = with_precisions(loaded, asked.network, limited, db=asked.db, exact=asked.exact, out=out)
     placing = None
     if asked.placer is not None:
         placing = asked.placer.place(graph, limited, asked.unwanted, asked.db, out)
@@ -101,7 +103,7 @@ def decide(asked: BuildRequest, devices: Sequence[Device], out: Output) -> Decid
 def decided_by(plan: Path, asked: BuildRequest, devices: Sequence[Device], out: Output) -> Decided:
     """Load the network, and let a plan decide what each of the `devices` computes, which are the plan's. Raises
     BadInput where the plan does not fit the network or the devices."""
-    from tuner.placement.plan_file import load_plan, read_plan
+    from tuner.placement.plan_file import load_plan, precisions_of, read_plan
     from tuner.vendors import open_vendor, vendor_of
 
     said = load_plan(plan)
@@ -112,7 +114,7 @@ def decided_by(plan: Path, asked: BuildRequest, devices: Sequence[Device], out: 
     kernels = [step["kernel"] for step in said["steps"] if isinstance(step.get("kernel"), dict)]
     for library in filter(None, (vendor_of(str(kernel.get("template"))) for kernel in kernels)):
         open_vendor(library)
-    graph = load_graph(asked.network, out, devices)
+    graph = with_given(load_graph(asked.network, out, devices), precisions_of(said))
     return Decided(graph, list(devices), read_plan(plan, said, graph, devices))
 
 
@@ -146,6 +148,7 @@ def described(asked: BuildRequest, manifest: Manifest) -> dict[str, Any]:
         "untuned": _untuned(manifest),
         "sizes": manifest.sizes and manifest.sizes.figures(),
         "operators": [operator.as_dict() for operator in manifest.operators],
+        "precisions": [asdict(precision) for precision in manifest.precisions],
     }
 
 
@@ -160,6 +163,8 @@ def show(manifest: Manifest, out: Output) -> None:
 
     untuned = _untuned(manifest)
     out.show(choice_table(manifest))
+    if manifest.precisions:
+        out.show(precision_table(manifest.precisions))
     if manifest.vendors:
         out.show("kernels: " + shares(manifest))
     if untuned:

@@ -31,8 +31,9 @@ from tuner.cli.common import (
     size_asked,
 )
 from tuner.cli.completion import CPUS, one_of
-from tuner.cli.network import BatchOption, ShapeOption, network_asked
+from tuner.cli.network import AS_FILE, BatchOption, ShapeOption, network_asked
 from tuner.cli.on_board import build_for, check_module_there, check_there, is_on_board, open_for_build
+from tuner.cli.precision import PrecisionOption, precision_asked
 from tuner.cli.stages import StageLimitsOption, StageMinutesOption, Stages, StagesOption, options_asked
 from tuner.errors import BadInput
 
@@ -96,6 +97,7 @@ def command(
     shape: ShapeOption = None,
     batch: BatchOption = None,
     dtype: DtypeOption = "float32",
+    precision: PrecisionOption = AS_FILE,
     threads: ThreadsOption = None,
     db: DbOption = DEFAULT_DB,
     no_winograd: ExactOption = False,
@@ -114,7 +116,7 @@ def command(
     staging = options_asked(stage_minutes, stage_limits, no_winograd) if stages is Stages.AUTO else None
     if staging is not None and target is not None:
         raise BadInput("--stages: they are measured on a device that is here: leave --target or --stages away")
-    changes = objective is not Objective.LATENCY or max_weights or max_memory or staging
+    changes = objective is not Objective.LATENCY or max_weights or max_memory or staging or precision != AS_FILE
     if model.is_dir() and (shape or batch or dtype != "float32" or threads or input or tolerance or changes):
         raise BadInput(f"{model}: was built already: options of a build go with a model")
     most_weights, most_memory = size_asked("--max-weights", max_weights), size_asked("--max-memory", max_memory)
@@ -130,7 +132,10 @@ def command(
         if model.is_dir() and is_on_board(device):
             check = check_module_there(model, device, out)
         elif not model.is_dir():
-            network, module = network_asked(model, shape, batch, dtype), Path(folder) / "module"
+            network, module = (
+                network_asked(model, shape, batch, dtype, precision_asked(precision)),
+                Path(folder) / "module",
+            )
             checks = checks_asked(tolerance, input)
             request = BuildRequest(
                 network,

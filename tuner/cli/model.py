@@ -34,7 +34,8 @@ from tuner.cli.common import (
     templates_asked,
 )
 from tuner.cli.compile_only import CompileOnlyOption, ConfigsOption, TargetOption, compile_all, profile_asked
-from tuner.cli.network import BatchOption, ModelArgument, ShapeOption, load_tasks, network_asked
+from tuner.cli.network import AS_FILE, BatchOption, ModelArgument, ShapeOption, load_tasks, network_asked
+from tuner.cli.precision import MIXED, TunedPrecisionOption, precision_asked, time_conversions
 from tuner.cli.tuning import Request, finish, tune_tasks
 from tuner.errors import BadInput
 
@@ -66,6 +67,7 @@ def command(
     lease: LeaseOption = DEFAULT_LEASE,
     no_winograd: ExactOption = False,
     dtype: DtypeOption = "float32",
+    precision: TunedPrecisionOption = AS_FILE,
     plugin: PluginOption = None,
     vendor: VendorOption = "",
     template: TemplateOption = None,
@@ -90,7 +92,7 @@ def command(
     as_json: JsonOption = False,
 ) -> None:
     """Tune what a model needs; run it again to go on."""
-    network = network_asked(model, shape, batch, dtype)
+    network = network_asked(model, shape, batch, dtype, precision_asked(precision, built=False))
     more = templates_asked(plugin, vendor), tuple(template or ()), dtype, ray
     request = Request(device, threads, searcher, trials, seconds_of(minutes), preset, db, seed, no_winograd, *more)
     request = replace(request, lease_seconds=lease)
@@ -107,4 +109,7 @@ def command(
         if profile is not None:
             compile_all(profile, configs, request, make_tasks=tasks, out=out, model=str(model))
         else:
-            finish(tune_tasks(request, tasks, out), out, model=str(model))
+            report = tune_tasks(request, tasks, out)
+            if precision == MIXED and report.stopped != "interrupted":
+                time_conversions(device, threads, db, out)
+            finish(report, out, model=str(model))

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tuner.module import Manifest
     from tuner.session import Task
 
+AS_FILE = "as-file"  # the precision that a quantised file says
 ModelArgument = Annotated[Path, typer.Argument(metavar="M.onnx", help="An ONNX model.")]
 ShapeOption = Annotated[
     list[str] | None,
@@ -40,12 +41,14 @@ class Network:
     """An ONNX file and how it is loaded.
 
     `shapes` and `batch` are arguments of tuner.graph.load_onnx. `dtype` is the type that values are stored in.
+    `precision` says in which precision the operators of a quantised file are computed (see tuner.cli.precision).
     """
 
     file: Path
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     batch: int | None = None
     dtype: str = "float32"
+    precision: str = AS_FILE
 
     @property
     def options(self) -> str:
@@ -55,14 +58,18 @@ class Network:
         return shapes + batch
 
 
-def network_asked(file: Path, shapes: Sequence[str] | None, batch: int | None, dtype: str = "float32") -> Network:
+def network_asked(
+    file: Path, shapes: Sequence[str] | None, batch: int | None, dtype: str = "float32", precision: str = AS_FILE
+) -> Network:
     """Return the network that a command's options describe.
 
     Raises BadInput for a file that cannot be read and for an option that is wrong in itself.
     """
     check_dtype(dtype)
     check_file(file, "an ONNX model")
-    return Network(file, dict(map(_shape, shapes or ())), batch, dtype)
+    if precision != AS_FILE and dtype != "float32":
+        raise BadInput(f"--precision {precision}: is for networks in float32: leave --dtype {dtype} away")
+    return Network(file, dict(map(_shape, shapes or ())), batch, dtype, precision)
 
 
 def _shape(text: str) -> tuple[str, tuple[int, ...]]:
@@ -82,12 +89,13 @@ def load_tasks(
     """Return the tuning tasks of a network on a target.
 
     `merged` adds those of merged kernels for its stages. `parts` is a placement's file and a device, and adds those of
-    the parts of steps that the file gives the device. Raises BadInput for a network or a file that cannot be used.
+    the parts of steps that the file gives the device. Where precisions are to be chosen, both forms of each operator
+    are tasks. Raises BadInput for a network or a file that cannot be used.
     """
-    from tuner.graph import merged_tasks, tasks_of
+    from tuner.graph import merged_tasks, tasks_of, tasks_of_both
 
     graph = _load(network, out, [target])
-    tasks = tasks_of(graph)
+    tasks = tasks_of(graph) if network.precision == AS_FILE else tasks_of_both(graph)
     more = merged_tasks(graph) if merged else []
     if parts is not None:
         from tuner.studies.parts import part_tasks
@@ -115,8 +123,14 @@ def _load(network: Network, out: Output, targets: Sequence[Target]) -> FusedGrap
 
     with memory_limited(network.file):
         model = load_onnx(network.file, shapes=network.shapes, batch=network.batch)
+    if network.precision != AS_FILE and model.rounding != "int8":
+        raise BadInput(
+            f"{network.file}: is not quantised, as --precision {network.precision} asks: `tune quantize` makes a "
+            "quantised file of it"
+        )
     graph = fuse(model, integers=network.dtype == "float32" and multiplies_integers(targets))
-    remarks = [*graph.model.remarks, *([precisions(graph)] if model.rounding == "int8" else [])]
+    is_chosen = network.precision == AS_FILE  # otherwise whoever chooses says what was chosen
+    remarks = [*graph.model.remarks, *([precisions(graph)] if model.rounding == "int8" and is_chosen else [])]
     for line in remarks:
         out.remark(line)
     return halved(graph, targets) if network.dtype == "float16" else graph

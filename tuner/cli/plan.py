@@ -30,8 +30,9 @@ from tuner.cli.common import (
     with_memory,
 )
 from tuner.cli.completion import BUILT_FOR, several_of
-from tuner.cli.network import BatchOption, ModelArgument, Network, ShapeOption, load_graph, network_asked
+from tuner.cli.network import AS_FILE, BatchOption, ModelArgument, Network, ShapeOption, load_graph, network_asked
 from tuner.cli.on_board import is_on_board, open_there, timing_there
+from tuner.cli.precision import PrecisionOption, precision_asked, precision_table, with_precisions
 
 if TYPE_CHECKING:
     from tuner.devices import Device
@@ -64,6 +65,7 @@ def command(
     db: DbOption = DEFAULT_DB,
     no_winograd: ExactOption = False,
     dtype: DtypeOption = "float32",
+    precision: PrecisionOption = AS_FILE,
     plugin: PluginOption = None,
     vendor: VendorOption = "",
     as_json: JsonOption = False,
@@ -72,7 +74,7 @@ def command(
 
     Kernels are the database's best; what it lacks of other steps, of transforms and copies is measured and kept there.
     """
-    network = network_asked(model, shape, batch, dtype)
+    network = network_asked(model, shape, batch, dtype, precision_asked(precision))
     check_parent_writable(output)
     with Output(as_json) as out:
         import_plugins(templates_asked(plugin, vendor))
@@ -112,7 +114,7 @@ def planned(
     from tuner.placement.step_costs import Costs
     from tuning_db.store import open_db
 
-    graph = load_graph(network, out, devices)
+    graph = with_precisions(load_graph(network, out, devices), network, devices, db=db, exact=exact, out=out)
     with open_db(db, create=False) as store:
         choices = [rivals((s.workload for s in graph.tuned), device, store, exact) for device in devices]
         costs = Costs(devices, store, timing=timing)
@@ -120,6 +122,8 @@ def planned(
         alone = {device.name: seconds_alone(found, i) for i, device in enumerate(devices)}
     result = {**described(graph, devices, found), "alone": alone, "measured": costs.measured}
     _show(result, out)
+    if graph.precisions:
+        out.show(precision_table(graph.precisions))
     return result
 
 

@@ -6,6 +6,7 @@ module.
 """
 
 from tuner.devices.stopwatch import COPY
+from tuner.graph.fusion.float_forms import float_form, with_floats
 from tuner.graph.fusion.fuse import fuse
 from tuner.graph.fusion.half import halved
 from tuner.graph.fusion.integers import multiplies_integers, precisions
@@ -19,7 +20,7 @@ from tuner.graph.importers.onnx.rewrites.quantized import is_quantised
 from tuner.graph.importers.onnx.rules import write_old_rules
 from tuner.graph.ir.hashes import kernel_hash
 from tuner.graph.ir.model import Model
-from tuner.graph.lowering.alone import Alone, lower_alone, lower_transform, runs_on
+from tuner.graph.lowering.alone import Alone, lower_alone, lower_conversion, lower_transform, runs_on
 from tuner.graph.lowering.capture import why_not_captured
 from tuner.graph.lowering.kernels import DevicePlan
 from tuner.graph.lowering.lifting import with_lifted_constants
@@ -30,7 +31,7 @@ from tuner.graph.lowering.placed import MergedOperator, Part, Placed, PlacedOper
 from tuner.graph.lowering.planned_memory import PlannedMemory
 from tuner.graph.lowering.program import KernelCall, NoProgramError, Program, Value, program_of
 from tuner.graph.lowering.workspaces import Workspace, Workspaces, workspace_of
-from tuner.graph.tasks import FlopShare, flop_table, tasks_of
+from tuner.graph.tasks import FlopShare, flop_table, tasks_of, tasks_of_both
 from tuner.tensors import Count, TensorInfo
 
 __all__ = [
@@ -61,6 +62,7 @@ __all__ = [
     "Workspaces",
     "compile_module",
     "culprit",
+    "float_form",
     "flop_table",
     "fuse",
     "halved",
@@ -71,6 +73,7 @@ __all__ = [
     "load_onnx",
     "load_weights",
     "lower_alone",
+    "lower_conversion",
     "lower_placed",
     "lower_transform",
     "memory_as_operands",
@@ -82,8 +85,10 @@ __all__ = [
     "program_of",
     "runs_on",
     "tasks_of",
+    "tasks_of_both",
     "why_not_captured",
     "widen_singles",
+    "with_floats",
     "with_lifted_constants",
     "workspace_of",
     "write_old_rules",

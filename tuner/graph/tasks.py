@@ -1,12 +1,15 @@
 """List the distinct workloads of a network, each of which is one tuning task.
 
-Start at `tasks_of`. `flop_table` is for reports.
+Start at `tasks_of`. `tasks_of_both` is for networks whose precisions are chosen, and `flop_table` for reports.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 
+from tuner.graph.fusion.float_forms import float_form
 from tuner.graph.fusion.steps import FusedGraph
 from tuner.tasks import Task
 from tuning_db.record import Workload
@@ -29,11 +32,21 @@ class FlopShare:
 
 def tasks_of(graph: FusedGraph) -> list[Task]:
     """Return the distinct workloads in the order of their first use, each named after the first node that has it."""
+    return _tasks((step.workload, step.node) for step in graph.tuned)
+
+
+def tasks_of_both(graph: FusedGraph) -> list[Task]:
+    """Return `tasks_of` a graph, and the tasks of its anchors of integers in float32, of which a build may choose."""
+    forms = ((form.workload, step.node) for step in graph.anchors if (form := float_form(step)) is not None)
+    return _tasks(chain(((step.workload, step.node) for step in graph.tuned), forms))
+
+
+def _tasks(uses: Iterable[tuple[Workload, str]]) -> list[Task]:
     names: dict[Workload, str] = {}
     counts: dict[Workload, int] = {}
-    for step in graph.tuned:
-        names.setdefault(step.workload, step.node)
-        counts[step.workload] = counts.get(step.workload, 0) + 1
+    for workload, node in uses:
+        names.setdefault(workload, node)
+        counts[workload] = counts.get(workload, 0) + 1
     return [Task(workload, counts[workload], name) for workload, name in names.items()]
 
 

@@ -316,6 +316,7 @@ class _Compiled:
             program=written.program,
             objects=written.objects,
             sizes=sizes,
+            precisions=self.graph.precisions,
         )
 
 

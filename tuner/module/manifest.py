@@ -15,6 +15,7 @@ from board_agent.parsing import parse_json
 from tuner.devices import DeviceKind, kind_of
 from tuner.errors import BadInput
 from tuner.module.typed import check_fields
+from tuner.precision import Precision
 from tuner.tensors import Count, TensorInfo
 from tuning_db.record import Config, DeviceKey, Workload
 
@@ -142,6 +143,7 @@ class Manifest:
     the stages in which kernels are launched, if they are not launched one after the other. `entry` is the function that
     an inference calls. `program` and `objects` name the files that an export is made of: the kernel calls, and the
     kernels before they were linked (None if there are none). `sizes` is None for a module of an earlier version.
+    `precisions` has what was chosen for the operators of a quantised network, and is empty if all are as in its file.
     """
 
     model: Mapping[str, str]
@@ -165,6 +167,7 @@ class Manifest:
     program: str | None = None
     objects: str | None = None
     sizes: Sizes | None = None
+    precisions: tuple[Precision, ...] = ()
 
     @property
     def driven_kinds(self) -> list[DeviceKind]:
@@ -187,6 +190,7 @@ class Manifest:
             "devices": [asdict(p) for p in self.devices],
             "operators": [o.as_dict() for o in self.operators],
             "sizes": self.sizes and asdict(self.sizes),
+            "precisions": [asdict(p) for p in self.precisions],
         }
         data["checksum"] = checksum_of(data)
         return json.dumps(data, indent=1, sort_keys=True)
@@ -284,12 +288,14 @@ def _from_dict(data: Mapping[str, Any]) -> Manifest:
 
     if not isinstance(data["files"], dict):
         raise TypeError("the files are names with checksums")
-    # Modules built before 2026-11-25 have no other entry, those before 2026-11-28 nothing to export and no sizes.
-    data = {"entry": "main", "program": None, "objects": None, "sizes": None, **data}
+    # Modules built before 2026-11-25 have no other entry, those before 2026-11-28 nothing to export and no sizes, and
+    # those before 2026-11-29 no precisions.
+    data = {"entry": "main", "program": None, "objects": None, "sizes": None, "precisions": [], **data}
     fields = {name: data[name] for name in Manifest.__dataclass_fields__}
     fields["inputs"], fields["outputs"] = tensors(data["inputs"]), tensors(data["outputs"])
     fields["operators"] = tuple(OperatorEntry.from_dict(o) for o in data["operators"])
     fields["devices"] = tuple(Processor(**p) for p in data["devices"])
+    fields["precisions"] = tuple(Precision(**p) for p in data["precisions"])
     fields["sizes"] = data["sizes"] and Sizes(**data["sizes"])
     for name in ("cpu_features", "input_devices", "constants", "stages"):
         fields[name] = tuple(data[name])

@@ -8,6 +8,7 @@ they say.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from tuner.graph.layout.choice import Choice, Planned
 from tuner.graph.layout.plan import Form, Move
 from tuner.placement.exact import NetworkPlan
 from tuner.placement.fallback import operator_of
+from tuner.precision import Precision
 from tuning_db.record import Config
 
 FORMAT = 1
@@ -46,6 +48,7 @@ def described(graph: FusedGraph, devices: Sequence[Device], found: NetworkPlan) 
         "format": FORMAT,
         "model": {"name": graph.model.name, "sha256": graph.model.sha256},
         "dtype": graph.dtype,
+        "precisions": [asdict(precision) for precision in graph.precisions],
         "devices": [{"name": d.name, "threads": d.threads, "key": d.key.as_dict()} for d in devices],
         "seconds": plan.seconds,
         "bound": plan.bound,
@@ -73,6 +76,7 @@ def load_plan(path: Path) -> dict[str, Any]:
         [(d["name"], d["threads"], d["key"]["model"]) for d in data["devices"]]
         [(s["node"], s["operator"], s["device"]) for s in data["steps"]]
         data["model"]["sha256"], data["dtype"]
+        precisions_of(data)
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"{path}: cannot be read: {error}") from error
     except (ValueError, KeyError, TypeError) as error:
@@ -82,6 +86,11 @@ def load_plan(path: Path) -> dict[str, Any]:
             f"{path}: has the format {formats}, this edgetune reads {FORMAT}: make it again with `tune plan`"
         )
     return dict(data)
+
+
+def precisions_of(data: Mapping[str, Any]) -> tuple[Precision, ...]:
+    """Return the precisions in a plan file's object, which older files lack. Raises TypeError for other entries."""
+    return tuple(Precision(**entry) for entry in data.get("precisions", ()))
 
 
 def read_plan(path: Path, data: Mapping[str, Any], graph: FusedGraph, devices: Sequence[Device]) -> Planned:

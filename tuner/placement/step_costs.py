@@ -2,7 +2,7 @@
 it lacks them. Start at `Costs`.
 
 Steps that no template computes, transforms of layouts and crossings from one device to another are kept as trials of
-workloads of their own ("step", "transform", "crossing"), with the one config PIECE.
+workloads of their own ("step", "transform", "crossing", "conversion"), with the one config PIECE.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from tvm.ir import Call, IRModule, Var
 from templates.template import Layout
 from tuner.devices import Device
 from tuner.errors import last_line
-from tuner.graph import Alone, FusedGraph, lower_transform
+from tuner.graph import Alone, FusedGraph, lower_conversion, lower_transform
 from tuner.graph.fusion.steps import PlainStep, Step, TunedStep
 from tuner.graph.ir.bindings import operands
 from tuner.placement.fallback import operator_of
 from tuner.placement.kernel_timing import computes, fitted_link
 from tuner.placement.timing import Timing, TimingHere
-from tuning_db.record import Config, Failure, FailureKind, Trial, Workload
+from tuning_db.record import Config, DeviceKey, Failure, FailureKind, Trial, Workload
 from tuning_db.store import Store
 
 PIECE = Config("piece", {})
@@ -92,6 +92,12 @@ class Costs:
         latency, rate = self.link(source, target)
         return latency + rate * size
 
+    def conversion(self, values: int, to: str, device: int) -> Cost:
+        """Return the cost of making as many values bytes ("uint8") or float32."""
+        return self._timed(
+            conversion_of(values, to), device, lower_conversion(values, to, self._devices[device].target)
+        )
+
     def _transform(self, shape: tuple[int, ...], dtype: str, device: int, before: Layout, to: Layout) -> Cost:
         workload = Workload("transform", {"shape": shape, "before": before.block, "to": to.block}, dtype=dtype)
         module = lower_transform(shape, dtype, before, to=to, target=self._devices[device].target)
@@ -117,12 +123,11 @@ class Costs:
         return self._known(workload, device, partial(self._timing.module, module, self._devices[device]))
 
     def _known(self, workload: Workload, device: int, measure: Callable[[], tuple[float, ...]]) -> Cost:
-        key = self._devices[device].key
-        trials = [t for t in self._store.trials(workload, key) if t.template_version == VERSION]
-        if not trials:
-            trials = [self._measured(workload, device, measure)]
-            self._store.add(trials[0])
-        return Cost(trials[-1].seconds, "device")  # the trial that was added last, whatever its date
+        trial = last_trial(self._store, workload, self._devices[device].key)
+        if trial is None:
+            trial = self._measured(workload, device, measure)
+            self._store.add(trial)
+        return Cost(trial.seconds, "device")
 
     def _measured(self, workload: Workload, device: int, measure: Callable[[], tuple[float, ...]]) -> Trial:
         self.measured += 1
@@ -134,6 +139,16 @@ class Costs:
             failure = Failure(FailureKind.RUN, last_line(error))
         key = self._devices[device].key
         return Trial(workload, key, PIECE, VERSION, times, failure, versions=self._versions)
+
+
+def conversion_of(values: int, to: str) -> Workload:
+    """Return the workload of making as many values bytes ("uint8") or float32."""
+    return Workload("conversion", {"values": values}, dtype=to)
+
+
+def last_trial(store: Store, workload: Workload, key: DeviceKey) -> Trial | None:
+    """Return the trial of a piece that was added last, whatever its date, or None if there is none."""
+    return next((t for t in reversed(list(store.trials(workload, key))) if t.template_version == VERSION), None)
 
 
 def _tuned(step: TunedStep, config: Config | None) -> dict[str, Any]:

@@ -7,26 +7,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from templates.traffic import bytes_of
-from templates.workloads import Conv2d, anchor_of, flop_of, is_anchor
+from templates.workloads import flop_of, kind_of
 from tuner.placement.step_costs import Cost
 from tuner.studies.simulator.costs import Work
 from tuner.studies.simulator.fitting import FittedRoofline, Sample, fit_kinds
 from tuner.studies.topology import DeviceSpec
 from tuning_db.record import DeviceKey, Workload
 from tuning_db.store import Store
-
-
-def kind_of(workload: Workload) -> str:
-    """Return the kind of a workload: its operator, except that depthwise and grouped convolutions are kinds of their
-    own.
-
-    They reach other shares of a device's peaks than dense convolutions do.
-    """
-    if is_anchor(workload):
-        anchor = anchor_of(workload)
-        if isinstance(anchor, Conv2d) and anchor.groups > 1:
-            return "depthwise conv2d" if anchor.is_depthwise else "grouped conv2d"
-    return workload.op
 
 
 def work_of(workload: Workload) -> Work | None:

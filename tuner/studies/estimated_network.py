@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from tvm.ir import Var
 
-from templates.workloads import Conv2d, anchor_of, flop_of
+from templates.workloads import Conv2d, anchor_of, flop_of, kind_of
 from tuner.devices import Device
 from tuner.graph import DevicePlan, FusedGraph, TunedStep, runs_on
 from tuner.graph.fusion.split import channels_of, reach_of, rows_of, unit_of
@@ -20,7 +20,7 @@ from tuner.graph.ir.bindings import shape_of
 from tuner.placement.fallback import alike, operator_of
 from tuner.placement.memory import bytes_of, weights_of
 from tuner.studies.baselines import strategy_of
-from tuner.studies.database_costs import DatabaseCosts, kind_of, work_of
+from tuner.studies.database_costs import DatabaseCosts, work_of
 from tuner.studies.measured_network import Simulated
 from tuner.studies.networks import Network, NetworkOperator
 from tuner.studies.networks.operators import ALL, ITEM, SAME, Read

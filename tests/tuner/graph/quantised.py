@@ -118,3 +118,14 @@ def detecting(path: Path) -> Path:
     )
     x = _silu(net, net.op("Concat", large, x, axis=1), (80, 24), 1)
     return net.save(path, net.conv(x, (24, 20), 1))
+
+
+def branching(path: Path) -> Path:
+    """Write a network whose input "x" is (1, 3, 16, 16). Two convolutions follow each other, two others read the second
+    one's result, and the last layer is dense."""
+    net = Net(seed=2)
+    x = net.op("Relu", net.conv(net.input(1, 3, 16, 16), (3, 16), 3, pads=[1] * 4))
+    x = net.op("Relu", net.conv(x, (16, 16), 3, pads=[1] * 4))
+    y, z = (net.op("Relu", net.conv(x, (16, 16), size, pads=[size // 2] * 4)) for size in (1, 5))
+    x = net.op("Flatten", net.op("GlobalAveragePool", net.op("Add", y, z)))
+    return net.save(path, net.op("Gemm", x, net.weight(10, 16, scale=0.2), net.weight(10), transB=1))

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from templates.traffic import bytes_of
-from templates.workloads import Conv2d, Dense
+from templates.workloads import Conv2d, Dense, kind_of
 from tuner.devices import Device, open_device
 from tuner.errors import BadInput
 from tuner.measure import LocalRunner
 from tuner.session import Budget, Task, TuneOptions, tune
-from tuner.studies.database_costs import DatabaseCosts, fitted, kind_of, samples_of, work_of
+from tuner.studies.database_costs import DatabaseCosts, fitted, samples_of, work_of
 from tuner.studies.simulator.costs import Work
 from tuner.studies.topology import DeviceSpec
 from tuning_db.record import THROTTLED, Config, DeviceKey, Failure, FailureKind, Trial, Workload

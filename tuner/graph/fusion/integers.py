@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 from tvm import relax
-from tvm.ir import Var
 from tvm.target import Target
 
 from templates.cpu.dot_products import products_of
@@ -24,7 +23,8 @@ from templates.gpu.limits import gpu_limits
 from templates.integers import INTEGERS, SUMS
 from templates.workloads import Conv2d, Dense
 from tuner.graph.fusion.chain import Anchor, Chain
-from tuner.graph.fusion.steps import AnchorStep, FusedGraph, PlainStep, Step
+from tuner.graph.fusion.operands import Operands
+from tuner.graph.fusion.steps import AnchorStep, FusedGraph, Step
 from tuner.graph.ir.bindings import Bindings, dtype_of, shape_of
 from tuner.graph.ir.integers import REALS, IntegerProduct
 from tuner.graph.ir.model import Model
@@ -60,54 +60,11 @@ def fits(product: IntegerProduct) -> bool:
 
 
 @dataclass(eq=False)
-class _Operands:
-    """Makes the plain steps that compute operands of an anchor's epilogue."""
-
-    node: str
-    steps: list[PlainStep] = field(default_factory=list)
-
-    def emit(self, value: Any) -> Var:
-        """Add a step that computes a call of a Relax operator."""
-        value = relax.BlockBuilder().normalize(value)
-        out = relax.Var(f"{self.node}_{len(self.steps)}", value.ty)
-        self.steps.append(PlainStep(self.node, value, out))
-        return out
-
-    def typed(self, expr: Any, dtype: str) -> Any:
-        return expr if dtype_of(expr) == dtype else self.emit(relax.op.astype(expr, dtype))
-
-    def shaped(self, expr: Any, shape: Sequence[int]) -> Any:
-        return expr if shape_of(expr) == tuple(shape) else self.emit(relax.op.reshape(expr, shape))
-
-    def along(self, expr: Any, channels: int) -> Any:
-        """Return an expression of one value, or of one per channel, as a tensor with the shape (channels,)."""
-        if prod(shape_of(expr) or ()) == channels:
-            return self.shaped(expr, (channels,))
-        return self.emit(relax.op.broadcast_to(self.shaped(expr, (1,)), (channels,)))
-
-    def added(self, one: Any, other: Any) -> Any:
-        """Return the sum of two expressions of the same shape. Constants are added at once."""
-        if one is None:
-            return other
-        first, second = constant(one), constant(other)
-        if first is not None and second is not None:
-            return as_constant(first + second)
-        return self.emit(relax.op.add(one, other))
-
-    def multiplied(self, one: Any, other: Any) -> Any:
-        """Return the product of two expressions of the same shape. Constants are multiplied at once."""
-        first, second = constant(one), constant(other)
-        if first is not None and second is not None:
-            return as_constant(first * second)
-        return self.emit(relax.op.multiply(one, other))
-
-
-@dataclass(eq=False)
 class _IntegerChain(Chain):
     """A chain that begins with whole numbers. `offset` is an int32 value per channel that they are still to be added.
     `whole` is true until they have become real numbers."""
 
-    make: _Operands = field(default_factory=lambda: _Operands(""))
+    make: Operands = field(default_factory=lambda: Operands(""))
     offset: Any = None
     whole: bool = True
 
@@ -285,11 +242,12 @@ def integer_steps(
     anchor itself. Return None if its result would be of a type that kernels do not write."""
     at = graph.index[anchor.out]
     node = model.node_names.get(anchor.out.name, anchor.out.name)
-    chain = _IntegerChain(graph, claimed, anchor, [at], make=_Operands(anchor.out.name))
+    chain = _IntegerChain(graph, claimed, anchor, [at], make=Operands(anchor.out.name))
     chain.follow()
     if not chain.is_writable():
         return None
     weight, tokens, extras = _of_product(chain, product)
+    zero, moved = product.numbers.zero, 0 if dtype_of(product.numbers.values) == INTEGERS else _SIGNED
     step = AnchorStep(
         anchor.kind.workload([*tokens, *chain.tokens], INTEGERS),
         node,
@@ -298,11 +256,12 @@ def integer_steps(
         weight,
         None if chain.shift is None else chain.shift.astype(np.float32),
         chain.end,
+        int(zero) + moved if isinstance(zero, float) else None,
     )
     return chain.members, [*chain.make.steps, step]
 
 
-def _unsigned(make: _Operands, product: IntegerProduct) -> Any:
+def _unsigned(make: Operands, product: IntegerProduct) -> Any:
     values = product.numbers.values
     if dtype_of(values) == INTEGERS:
         return values
@@ -342,7 +301,7 @@ def _of_product(chain: _IntegerChain, product: IntegerProduct) -> tuple[np.ndarr
     return weight, tokens, extras
 
 
-def _window(make: _Operands, product: IntegerProduct, kind: Conv2d | Dense) -> Any:
+def _window(make: Operands, product: IntegerProduct, kind: Conv2d | Dense) -> Any:
     """Return what the weights were lessened by, times the sums of the data less their zero point, in int32: one value
     for each output pixel or row."""
     data = make.typed(product.call.args[0], "float32")

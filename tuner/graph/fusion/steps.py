@@ -13,6 +13,7 @@ from tvm.ir import IRModule, Var
 
 from tuner.graph.ir.bindings import operands
 from tuner.graph.ir.model import Model
+from tuner.precision import Precision
 from tuning_db.record import Workload
 
 
@@ -22,7 +23,8 @@ class AnchorStep:
 
     `bias` is given if the epilogue has the token "bias". `extras` are the operands of its other tokens, in order. The
     weight is OIHW or (out, in), and the bias is (channels,). Their types are those of `templates.integers.Types`. All
-    axes of a dense layer's tensors but the last count as rows.
+    axes of a dense layer's tensors but the last count as rows. `zero` is the zero point of an integer anchor's data,
+    and None if it is not a known number.
     """
 
     workload: Workload
@@ -32,6 +34,7 @@ class AnchorStep:
     weight: np.ndarray
     bias: np.ndarray | None
     out: Var
+    zero: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,12 +73,14 @@ def reads_of(step: Step) -> list[Var]:
 @dataclass(frozen=True, eq=False)
 class FusedGraph:
     """The steps of a model in an order that can be executed, and the expressions that are its results. `dtype` is the
-    type that activations and weights are stored in between steps (see `half.halved`)."""
+    type that activations and weights are stored in between steps (see `half.halved`). `precisions` has what was chosen
+    for the anchors of integers, and is empty if all are as the file says."""
 
     model: Model
     steps: tuple[Step, ...]
     outputs: tuple[Any, ...]
     dtype: str = "float32"
+    precisions: tuple[Precision, ...] = ()
 
     @property
     def anchors(self) -> tuple[AnchorStep, ...]:

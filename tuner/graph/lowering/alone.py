@@ -13,6 +13,7 @@ from tvm import relax
 from tvm.ir import IRModule, Var
 from tvm.target import Target
 
+from templates.integers import INTEGERS
 from templates.template import PLAIN, Layout
 from tuner.errors import BadInput
 from tuner.graph.fusion.steps import FusedGraph, Step, TunedStep
@@ -68,6 +69,24 @@ def lower_transform(shape: tuple[int, ...], dtype: str, before: Layout, *, to: L
         with builder.dataflow():
             converted = convert(Emitter(builder, target), data, shape, source=before, to=to)
             result = builder.emit_output(relax.Tuple([converted]))
+        builder.emit_func_output(result)
+    return finish(builder.get(), target)
+
+
+def lower_conversion(values: int, to: str, target: Target) -> IRModule:
+    """Return a finished module that quantises some float32 values to uint8, or makes float32 values of those. Its
+    "main" takes one tensor and returns a tuple of one."""
+    builder = relax.BlockBuilder()
+    data = relax.Var("data", relax.TensorType((values,), "float32" if to == INTEGERS else INTEGERS))
+    point = relax.const(3.0, "float32")
+    with builder.function("main", [data]):
+        with builder.dataflow():
+            if to == INTEGERS:
+                steps = builder.emit(relax.op.clip(builder.emit(relax.op.add(relax.op.round(data), point)), 0.0, 255.0))
+                value = builder.emit(relax.op.astype(steps, to))
+            else:
+                value = builder.emit(relax.op.subtract(relax.op.astype(data, to), point))
+            result = builder.emit_output(relax.Tuple([value]))
         builder.emit_func_output(result)
     return finish(builder.get(), target)
 
