@@ -69,7 +69,7 @@ def repeated(value: Any) -> Any:
 
 
 def moved(word: Any) -> Any:
-    """Lessen each byte of a word by `MIDDLE`, so that unsigned ones become signed ones."""
+    """Subtract `MIDDLE` from each byte of a word, so that unsigned ones become signed ones."""
     return word ^ tirx.const(np.array(MIDDLE * _EVERY_BYTE, np.uint32).view(np.int32).item(), SUMS)
 
 
