@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from templates.attention import Attention, Operand
+from templates.attention import Attention
 from templates.batch_matmul import BatchMatmul
 from templates.gpu.checks import violations
 from templates.gpu.limits import gpu_limits_of
 from templates.gpu.lowered import lower
 from templates.operator import all_operators, operator_named
 from templates.template import all_templates, search_space, template_named
+from tests.templates.attentions import ALONG_CHANNELS_MASKED, ONE_PROJECTION
 from tests.vision_ops.support import Compiled, Place, configs_of, place
 from tuner.devices.profiles import all_profiles
 from tuning_db.record import Workload
@@ -52,22 +53,8 @@ WORKLOADS = {
     "batch_matmul, transposed": BatchMatmul(2, 49, 32, 64, transposed=True).workload(),
     "batch_matmul of columns": BatchMatmul(2, 40, 7, 3).workload(),
     "attention": Attention(2, 3, 29, 37, 20, 24, scale=0.2).workload(),
-    "attention of one projection": Attention(
-        2, 4, 49, 49, 16, 16, 0.25, "btha", *(Operand(2 * 49 * 192, 64 * i, 49 * 192, 16, 192, 1) for i in range(3))
-    ).workload(),
-    "attention along channels, masked": Attention(
-        1,
-        2,
-        30,
-        30,
-        8,
-        16,
-        order="bhat",
-        query=Operand(64 * 30, 0, 0, 32 * 30, 1, 30),
-        key=Operand(64 * 30, 8 * 30, 0, 32 * 30, 1, 30),
-        value=Operand(64 * 30, 16 * 30, 0, 32 * 30, 1, 30),
-        mask=Operand(2 * 30, 0, 0, 30, 0, 1),
-    ).workload(),
+    "attention of one projection": ONE_PROJECTION.workload(),
+    "attention along channels, masked": ALONG_CHANNELS_MASKED.workload(),
     "lstm": Recurrent(7, 2, 64, 2).workload(),
     "lstm, backwards": Recurrent(5, 1, 48, reverse=True).workload(),
     "gru": Recurrent(6, 3, 32, 2, "gru").workload(),

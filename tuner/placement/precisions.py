@@ -176,7 +176,7 @@ def _is_quantised(node: Node) -> bool:
 
 def _precision(step: AnchorStep, network: _Network, moving: Moving, states: Sequence[int]) -> Precision:
     if step.out not in network.times:
-        return Precision(step.node, False, "its scales are not known before it runs", "file")
+        return Precision(step.node, False, "float32 has no form of its scales and offsets", "file")
     at, both = network.index[step.out], network.times[step.out]
     in_float = bool(states[at])
     each = [_moved(network, moving, [*states[:at], state, *states[at + 1 :]]) for state in (0, 1)]

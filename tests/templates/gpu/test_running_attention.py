@@ -17,6 +17,7 @@ from templates.gpu.lowered import lower
 from templates.reference import relative_error
 from templates.space import Space
 from templates.template import default_config, search_space, template_named
+from tests.templates.attentions import ALONG_CHANNELS_MASKED, ONE_PROJECTION
 from tests.templates.gpu.support import GPUS, PLATFORMS, driver, gpu
 from tests.tuner.measure.offline.support import compilers_or_skip
 from tests.vision_ops.support import Compiled, Place
@@ -32,22 +33,8 @@ SHAPES = {
     "odd": Attention(2, 3, 29, 37, 20, 23, scale=0.2),
     "one query": Attention(1, 2, 1, 75, 8, 12),
     "few keys": Attention(1, 2, 50, 3, 16, 16),
-    "one projection": Attention(
-        2, 4, 49, 49, 16, 16, 0.25, "btha", *(Operand(2 * 49 * 192, 64 * i, 49 * 192, 16, 192, 1) for i in range(3))
-    ),
-    "along channels, masked": Attention(
-        1,
-        2,
-        30,
-        30,
-        8,
-        16,
-        order="bhat",
-        query=Operand(64 * 30, 0, 0, 32 * 30, 1, 30),
-        key=Operand(64 * 30, 8 * 30, 0, 32 * 30, 1, 30),
-        value=Operand(64 * 30, 16 * 30, 0, 32 * 30, 1, 30),
-        mask=Operand(2 * 30, 0, 0, 30, 0, 1),
-    ),
+    "one projection": ONE_PROJECTION,
+    "along channels, masked": ALONG_CHANNELS_MASKED,
 }
 MASKED = Attention(2, 2, 21, 70, 12, 16, scale=0.5, mask=Operand(21 * 70, 0, 0, 0, 70, 1))
 TILE = {"ri": 2, "rt": 4, "nb": 1, "vec": 4, "ot": 4, "ki": 4}  # 8 queries, 16 keys at a time
