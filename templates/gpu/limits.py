@@ -23,6 +23,7 @@ FAMILIES = ("cpu", "intel", "mali", "adreno", "nvidia", "amd", "other")
 _SUMS = {"intel": 48, "mali": 48, "adreno": 48, "nvidia": 168, "amd": 128, "other": 48}
 _LANES = re.compile(r"lanes(\d+)")
 _SUBGROUP = re.compile(r"subgroup(\d+)")
+_DP4A = 61  # the first compute capability that has dp4a
 _DOTS = re.compile(r"dots_(\w+)")
 _ARCH = re.compile(r"sm_(\d+)")
 
@@ -53,6 +54,12 @@ class GpuLimits:
     def capability(self) -> int:
         """Return CUDA's compute capability times ten, e.g. 87 for "sm_87", or 0 if it is not known or not CUDA."""
         return int(found[1]) if (found := _ARCH.match(self.arch)) else 0
+
+    @property
+    def multiplies_bytes(self) -> bool:
+        """Tell whether the device has an instruction for products of bytes. Without one, integers take longer than
+        float32."""
+        return bool(self.dots) or self.capability >= _DP4A
 
     @property
     def copies_asynchronously(self) -> bool:

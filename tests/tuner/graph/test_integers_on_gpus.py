@@ -62,6 +62,7 @@ def test_bytes_stay_in_blocks_between_layers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", GPUS)
-def test_one_gpu_multiplies_integers(name: str) -> None:
-    assert multiplies_integers([gpu(name)])
+def test_one_gpu_that_multiplies_bytes_computes_in_integers(name: str) -> None:
+    """By dp4a, Arm's or Khronos's extension. Shifts take longer than float32."""
+    assert multiplies_integers([gpu(name)]) == (name in ("orin", "mali", "intel"))
     assert not multiplies_integers([gpu(name), host_target()])

@@ -34,12 +34,12 @@ _SIGNED = 128  # moves int8 to uint8
 
 
 def multiplies_integers(targets: Sequence[Target]) -> bool:
-    """Tell whether what is built for these targets multiplies integers: one OpenCL or CUDA device, or one CPU that has
-    instructions for it by which networks are faster than in float32."""
+    """Tell whether what is built for these targets multiplies integers: for one device that has instructions for it by
+    which networks are faster than in float32."""
     if len(targets) != 1:
         return False
-    products = products_of(targets[0])
-    return gpu_limits(targets[0]) is not None or (products is not None and products.pays)
+    products, limits = products_of(targets[0]), gpu_limits(targets[0])
+    return (products is not None and products.pays) or (limits is not None and limits.multiplies_bytes)
 
 
 def precisions(graph: FusedGraph) -> str:
