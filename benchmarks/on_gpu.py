@@ -15,15 +15,16 @@ Ctrl-C ends the step, and keeps what is done. Beside the results, a folder keeps
 The results are one JSON file: "steps" has, by name, a state (done, failed, late, interrupted or skipped), a reason, the
 seconds, and the rows. The exit status is 1 if a step failed.
 
---dry cuts the sizes down, and compares with libraries on the CPU. Its times say nothing, and its file says "dry": such a
-file is not gone on with on a GPU. So far all steps have only run dry, except for what conv2d_cuda.py does: on a GPU
-expect faults in this script first. What only a GPU reaches has not run at all: rows against cuDNN, captured graphs,
-torch and onnxruntime's CUDA and TensorRT, compute-sanitizer, and the agent with pycuda.
+--dry cuts the sizes down, and compares with libraries on the CPU. Its times say nothing, and its file says "dry": such
+a file is not gone on with on a GPU. So far no step has run on a GPU, only dry (conv2d_cuda.py, which the steps "layers"
+start, has run on one H100 by itself): expect faults of this script first. What only a GPU reaches has not run at all:
+rows against cuDNN, captured graphs, torch and onnxruntime's CUDA and TensorRT, compute-sanitizer, the agent with pycuda.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import platform
@@ -151,14 +152,10 @@ def _end(child: subprocess.Popen[bytes]) -> None:
     """End a step and everything that it has started and that is still in its session."""
     if child.poll() is None:
         os.killpg(child.pid, signal.SIGINT)
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
             child.wait(END_SECONDS)
-        except (subprocess.TimeoutExpired, KeyboardInterrupt):
-            pass
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     child.wait()
 
 

@@ -21,7 +21,6 @@ from on_gpu_steps import Row, Settings
 import vision_ops
 from templates.attention import Attention
 from templates.batch_matmul import BatchMatmul
-from templates.gpu.limits import gpu_limits_of
 from templates.integers import INTEGERS
 from templates.template import Template, all_templates
 from templates.workloads import Conv2d, Dense
@@ -90,11 +89,11 @@ def machine(settings: Settings) -> Iterator[Row]:
     yield {"platform": platform.platform(), "cores": len(os.sched_getaffinity(0)), "versions": versions}
     for command in (["nvidia-smi"], ["nvcc", "--version"], ["compute-sanitizer", "--version"]):
         yield {"command": " ".join(command), "said": _said(command)}
-    yield {"device": settings.device, "key": open_device(settings.device).key.as_dict()}
     icds = {str(path): path.read_text().strip() for path in sorted(Path("/etc/OpenCL/vendors").glob("*.icd"))}
     libraries = {name: ctypes.util.find_library(name) for name in ("OpenCL", "nvidia-opencl")}
     found = [device.key.as_dict() for device in list_devices() if device.name.startswith("opencl")]
     yield {"opencl": found, "icds": icds, "libraries": libraries}
+    yield {"device": settings.device, "key": open_device(settings.device).key.as_dict()}
 
 
 def _said(command: list[str]) -> str | None:
@@ -207,4 +206,4 @@ def agent(settings: Settings) -> Iterator[Row]:
         yield {"ok": False, "status": done.returncode}
         return
     for row in json.loads(done.stdout)["rows"]:
-        yield {"ok": row["same_error"], **row}
+        yield row

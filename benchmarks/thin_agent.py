@@ -2,9 +2,10 @@
 
     python benchmarks/thin_agent.py --python PYTHON [--device opencl:0] [--rounds 5] [--json]
 
-PYTHON is an interpreter that has NumPy and pyopencl (for cuda:0: pycuda) but no TVM. The agent runs in it as on a board, with real pairing,
-TLS and sandbox. Both measure the seed configs of the templates in turn, in every round. The benchmark prints both
-medians and their ratio, how far the rounds of each differ among themselves, and whether both computed the same error.
+PYTHON is an interpreter that has NumPy and pyopencl (for cuda:N pycuda) but no TVM. The agent runs in it as on a board,
+with real pairing, TLS and sandbox. Both measure the seed configs of the templates in turn, in every round. The
+benchmark prints both medians and their ratio, how far the rounds of each differ among themselves, and whether both
+computed the same error.
 """
 
 from __future__ import annotations
