@@ -18,7 +18,7 @@ seconds, and the rows. The exit status is 1 if a step failed.
 --dry cuts the sizes down, and compares with libraries on the CPU. Its times say nothing, and its file says "dry": such
 a file is not gone on with on a GPU. So far no step has run on a GPU, only dry (conv2d_cuda.py, which the steps "layers"
 start, has run on one H100 by itself): expect faults of this script first. What only a GPU reaches has not run at all:
-rows against cuDNN, captured graphs, torch and onnxruntime's CUDA and TensorRT, compute-sanitizer, the agent with pycuda.
+rows against cuDNN, captured graphs, torch's and onnxruntime's CUDA, TensorRT, compute-sanitizer, the agent with pycuda.
 """
 
 from __future__ import annotations
@@ -253,9 +253,8 @@ def main() -> int:
     except KeyboardInterrupt:
         _say(f"interrupted: --resume {path} goes on")
     states = [results.found["steps"][step.name]["state"] for step in steps if step.name in results.found["steps"]]
-    _say(
-        f"{results.found['seconds']:.0f} s in all: " + ", ".join(f"{s} {states.count(s)}" for s in sorted(set(states)))
-    )
+    counted = ", ".join(f"{state} {states.count(state)}" for state in sorted(set(states)))
+    _say(f"{results.found['seconds']:.0f} s in all: {counted or 'no step'}")
     return 1 if {"failed", "late"} & set(states) else 0
 
 

@@ -9,7 +9,8 @@ import platform
 import random
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -110,7 +111,10 @@ def contract(settings: Settings) -> Iterator[Row]:
     In a dry run each template and dtype has one workload.
     """
     device = open_device(settings.device)
-    yield from _checked(device, _candidates(device, all_templates(), 1 if settings.dry else 4), MeasureOptions())
+    chosen = list(_candidates(device, all_templates(), settings.cut(4, 1)))
+    applying = {template.name for _, template, _ in chosen}
+    yield {"without_a_workload_here": [t.name for t in all_templates() if t.name not in applying]}
+    yield from _checked(device, chosen, MeasureOptions(), 0.85 * settings.seconds)
 
 
 def _workloads(dtype: str) -> dict[str, Workload]:
@@ -142,16 +146,20 @@ def _candidates(device: Device, templates: Iterable[Template], most: int) -> Ite
 
 
 def _checked(
-    device: Device, chosen: Iterable[tuple[str, Template, Candidate]], options: MeasureOptions
+    device: Device, chosen: Sequence[tuple[str, Template, Candidate]], options: MeasureOptions, seconds: float
 ) -> Iterator[Row]:
-    """Measure candidates and yield a row each. Templates with a tolerance of their own are judged by it."""
-    listed = list(chosen)
-    for tolerance in dict.fromkeys(template.tolerance for _, template, _ in listed):
-        mine = [(name, candidate) for name, template, candidate in listed if template.tolerance == tolerance]
+    """Measure candidates and yield a row each, until `seconds` have passed. Templates with a tolerance of their own
+    come first, and are judged by it."""
+    end = time.monotonic() + seconds
+    for tolerance in sorted({template.tolerance for _, template, _ in chosen}, key=lambda value: value is None):
+        mine = [(name, candidate) for name, template, candidate in chosen if template.tolerance == tolerance]
         with LocalRunner(device, replace(options, tolerance=tolerance)) as runner:
             trials = runner.measure([candidate for _, candidate in mine])
-            for (name, candidate), trial in zip(mine, trials, strict=True):
+            for number, ((name, candidate), trial) in enumerate(zip(mine, trials, strict=True), 1):
                 yield _row(name, candidate, trial)
+                if time.monotonic() > end:
+                    yield {"not_checked_for_lack_of_time": len(mine) - number}
+                    break
 
 
 def _row(name: str, candidate: Candidate, trial: Trial) -> Row:
@@ -172,7 +180,7 @@ def sample(settings: Settings) -> Iterator[Row]:
     """Check a few templates with long deadlines, for a tool that makes kernels slow."""
     device, options = open_device(settings.device), MeasureOptions(run_seconds=120.0, builders=1)
     templates = [template for template in all_templates() if template.name in SAMPLED]
-    yield from _checked(device, _candidates(device, templates, 1), options)
+    yield from _checked(device, list(_candidates(device, templates, 1)), options, 0.7 * settings.seconds)
 
 
 def sanitizer(settings: Settings) -> Iterator[Row]:
@@ -205,5 +213,4 @@ def agent(settings: Settings) -> Iterator[Row]:
     if done.returncode:
         yield {"ok": False, "status": done.returncode}
         return
-    for row in json.loads(done.stdout)["rows"]:
-        yield row
+    yield from json.loads(done.stdout)["rows"]
