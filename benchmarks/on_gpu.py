@@ -44,6 +44,7 @@ from typing import Any
 from on_gpu_steps import Row, Settings, Step, all_steps
 
 MINUTES = 12.0  # of which the limits of steps are shares
+DRY_MINUTES = 60.0  # a processor takes longer, and nothing is measured
 LEAST_SECONDS = 10.0  # a step is not begun with less than this
 END_SECONDS = 5.0  # that a step has after Ctrl-C before it is killed
 AGAIN = ("failed", "late", "interrupted", "skipped")
@@ -202,7 +203,7 @@ def _say(line: str) -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=MINUTES, help="for all steps together (default: 12)")
+    parser.add_argument("--minutes", type=float, help="for all steps together (default: 12, in a dry run 60)")
     parser.add_argument("--out", type=Path, default=Path("on_gpu.json"), help="the file with the results")
     parser.add_argument("--resume", type=Path, metavar="FILE", help="add to this file what it lacks, or what failed")
     parser.add_argument("--device", help="default: cuda:0, in a dry run opencl:0")
@@ -215,6 +216,7 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--agent-python", metavar="PYTHON", help="has NumPy and pycuda, and no TVM")
     options = parser.parse_args()
+    options.minutes = options.minutes if options.minutes is not None else DRY_MINUTES if options.dry else MINUTES
     if not options.minutes > 0:
         parser.error("--minutes: must be positive")
     for model in options.model:

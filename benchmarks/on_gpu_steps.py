@@ -130,4 +130,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    from on_gpu_steps import main as of_the_module  # whose `Skip` is the one that steps raise
+
+    sys.exit(of_the_module())
