@@ -17,7 +17,7 @@ from on_gpu_steps import Row, Settings, Skip
 
 from templates.gpu.limits import gpu_limits_of
 from templates.integers import INTEGERS
-from templates.template import all_templates, template_named
+from templates.template import all_templates, default_config, template_named
 from tuner.devices import Device, open_device
 from tuner.measure import Candidate, LocalRunner, MeasureOptions
 from tuner.session import Budget, Task, TuneOptions, tune
@@ -76,21 +76,27 @@ def _tune(settings: Settings, mode: str, device: Device, folder: Path) -> None:
 
 
 def _warm_and_cold(workloads: Mapping[str, Workload], mode: str, device: Device, folder: Path) -> Iterator[Row]:
-    """Time the best config of every layer with weights from main memory, and with weights that are in the caches."""
-    tolerance, best = _tolerance(mode), {}
+    """Time the best config of every layer with weights from main memory, and with weights that are in the caches.
+
+    Layers that tuning had no time for have their default config.
+    """
+    tolerance, best, untuned = _tolerance(mode), {}, set()
     with open_db(f"{folder}/{mode}.db") as store:
         for name, workload in workloads.items():
             trial = store.best(workload, device.key, tolerance)
             if trial is None:
-                yield {"layer": name, "mode": mode, "ok": False, "failure": "no config was measured and right"}
-            else:
-                best[name] = trial.config
+                untuned.add(name)
+            config = trial.config if trial is not None else default_config(workload, device.target)
+            if config is not None:
+                best[name] = config
     times = {}
     for state, cold_bytes in (("cold", None), ("warm", 0)):
         options = MeasureOptions(tolerance=tolerance, cold_bytes=cold_bytes)
         times[state] = _timed({n: Candidate(workloads[n], config) for n, config in best.items()}, device, options)
     for name, config in best.items():
-        yield {"layer": name, "mode": mode, **_shown(config), **{f"{s}_us": times[s][name] for s in times}}
+        found = {f"{state}_us": of[name] for state, of in times.items()}
+        right = None not in found.values()
+        yield {"layer": name, "mode": mode, "ok": right, "tuned": name not in untuned, **_shown(config), **found}
 
 
 def _timed(candidates: Mapping[str, Candidate], device: Device, options: MeasureOptions) -> dict[str, float | None]:
