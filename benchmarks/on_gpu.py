@@ -128,7 +128,7 @@ def run_step(step: Step, settings: Settings) -> dict[str, Any]:
     rows, said = (settings.place / f"{step.name}.{end}" for end in ("jsonl", "log"))
     here = Path(__file__)
     path = os.pathsep.join(filter(None, [str(here.parent.parent), os.environ.get("PYTHONPATH")]))
-    command = [sys.executable, str(here.with_name("on_gpu_steps.py")), step.name, settings.to_json()]
+    command = [sys.executable, str(here.with_name("on_gpu_steps.py")), step.to_json(), settings.to_json()]
     started = time.monotonic()
     with rows.open("w") as out, said.open("w") as log:
         env = {**os.environ, "PYTHONPATH": path}
@@ -244,7 +244,7 @@ def main() -> int:
     folder = path.with_name(f"{path.stem}.files")
     device = options.device or ("opencl:0" if options.dry else "cuda:0")
     pythons = (options.torch_python, options.agent_python)
-    settings = Settings(device, str(folder), 0.0, options.dry, models, *pythons)
+    settings = Settings(device, str(folder), 0.0, options.dry, *pythons)
     results = Results.opened(path, settings, options.resume is not None)
     folder.mkdir(parents=True, exist_ok=True)
     wanted = [step for step in steps if results.wants(step.name)]

@@ -41,9 +41,13 @@ def network(settings: Settings, name: str, batch: int) -> Iterator[Row]:
     rows = compare(list(built.values()), settings.cut(6, 1), SEED)
     for dtype, row in zip(built, rows, strict=True):
         yield {"peer": "edgetune", "mode": dtype, "batch": batch, "ms": 1e3 * row.pop("median_seconds"), **row}
-    for mode in MODES[: settings.cut(len(MODES), 1)]:
+    modes = MODES[: settings.cut(len(MODES), 1)]
+    for mode in modes:
         yield from peer(settings, "torch", model, "--mode", mode)
     yield from peer(settings, "onnxruntime", model)
+    for mode in modes:  # last, since compiling may take all the time that is left
+        compiling = "default" if settings.dry else "max-autotune"
+        yield from peer(settings, "torch", model, "--mode", mode, "--compiled", compiling)
 
 
 def _model(settings: Settings, name: str, batch: int) -> Path:

@@ -1,6 +1,7 @@
 """This program times what on_gpu.py compares with, in a Python that need not have TVM.
 
-    python benchmarks/on_gpu_peers.py torch MODEL.onnx [--mode float32|tf32|float16] [--device cuda:0] [--rounds 30]
+    python benchmarks/on_gpu_peers.py torch MODEL.onnx [--mode float32|tf32|float16] [--compiled max-autotune]
+                                                       [--device cuda:0] [--rounds 30]
     python benchmarks/on_gpu_peers.py onnxruntime MODEL.onnx [--device cuda:0] [--rounds 30]
     python benchmarks/on_gpu_peers.py vision [--device cuda:0] [--rounds 30]
 
@@ -27,8 +28,8 @@ BOXES, SIZES = 8000, (100_000, 1_000_000)  # those of vision.py
 _DTYPES = {"FLOAT": np.float32, "FLOAT16": np.float16, "INT64": np.int64, "INT32": np.int32, "UINT8": np.uint8}
 
 
-def torch_network(path: Path, device: str, mode: str, rounds: int) -> Iterator[Row]:
-    """Time the network eagerly in channels-last, captured as a CUDA graph, and compiled with max-autotune."""
+def torch_network(path: Path, device: str, mode: str, compiled: str | None, rounds: int) -> Iterator[Row]:
+    """Time the network in channels-last: eagerly and captured as a CUDA graph, or only compiled in a mode of torch's."""
     try:
         import torch
     except ImportError as error:
@@ -54,19 +55,13 @@ def torch_network(path: Path, device: str, mode: str, rounds: int) -> Iterator[R
     with torch.inference_mode():
         try:
             eager = network(model, data.device, placed)
-            ways = {"eager": eager}
-            if data.is_cuda:
+            ways = {"eager": eager} if compiled is None else {compiled: torch.compile(eager, mode=compiled)}
+            if data.is_cuda and compiled is None:
                 ways["graph"] = captured(eager, data)
-            yield from _torch_rows(milliseconds(ways, data, rounds), mode)
-            tuned = {"max_autotune": torch.compile(eager, mode="max-autotune")}
-            yield from _torch_rows(milliseconds(tuned, data, rounds), mode)
+            for way, taken in milliseconds(ways, data, rounds).items():
+                yield {"peer": "torch", "mode": mode, "way": way, "ms": taken}
         except Exception as error:  # an operator that is missing, no compiler, no memory: the reason is the row
             yield {"peer": "torch", "mode": mode, "skipped": f"{type(error).__name__}: {error}"[:500]}
-
-
-def _torch_rows(times: dict[str, float], mode: str) -> Iterator[Row]:
-    for way, taken in times.items():
-        yield {"peer": "torch", "mode": mode, "way": way, "ms": taken}
 
 
 def onnxruntime_network(path: Path, device: str, rounds: int) -> Iterator[Row]:
@@ -159,6 +154,9 @@ def main() -> None:
     parser.add_argument("what", choices=("torch", "onnxruntime", "vision"))
     parser.add_argument("model", type=Path, nargs="?")
     parser.add_argument("--mode", choices=("float32", "tf32", "float16"), default="float32")
+    parser.add_argument(
+        "--compiled", metavar="MODE", help="time only the network that torch.compile makes in this mode"
+    )
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--rounds", type=int, default=30)
     given = parser.parse_args()
@@ -167,7 +165,7 @@ def main() -> None:
     elif given.model is None:
         parser.error(f"{given.what}: needs a MODEL.onnx")
     elif given.what == "torch":
-        rows = torch_network(given.model, given.device, given.mode, given.rounds)
+        rows = torch_network(given.model, given.device, given.mode, given.compiled, given.rounds)
     else:
         rows = onnxruntime_network(given.model, given.device, given.rounds)
     for row in rows:

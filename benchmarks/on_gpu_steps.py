@@ -1,6 +1,6 @@
 """This module has the steps of on_gpu.py, which starts each in a process of its own. Start at `all_steps`.
 
-    python benchmarks/on_gpu_steps.py STEP SETTINGS        # what on_gpu.py runs, with its settings as JSON
+    python benchmarks/on_gpu_steps.py STEP SETTINGS        # what on_gpu.py runs, with both as JSON
 
 A step writes rows, each one line of JSON on standard output, so that what is known stays when the step is ended. A
 step fails if one of its rows has `"ok": false`.
@@ -30,14 +30,13 @@ class Skip(Exception):
 class Settings:
     """What a step is told. `seconds` is its limit, and `folder` keeps what it tunes. A `dry` step cuts its sizes down.
 
-    `models` are more networks, as ONNX files. `torch_python` has torch, `agent_python` has pycuda and no TVM.
+    `torch_python` has torch, `agent_python` has pycuda and no TVM.
     """
 
     device: str
     folder: str
     seconds: float
     dry: bool
-    models: tuple[str, ...] = ()
     torch_python: str = sys.executable
     agent_python: str | None = None
 
@@ -70,6 +69,9 @@ class Step:
     function: str
     needs: tuple[str, ...] = ("gpu",)
     arguments: tuple[Any, ...] = ()
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
 
     def rows(self, settings: Settings) -> Iterator[Row]:
         module, _, name = self.function.partition(":")
@@ -114,11 +116,10 @@ def _network(name: str, batch: int) -> Step:
 
 
 def main() -> int:
-    given = json.loads(sys.argv[2])
-    settings = Settings(**{**given, "models": tuple(given["models"])})
+    step, settings = Step(**json.loads(sys.argv[1])), Settings(**json.loads(sys.argv[2]))
     wrong = 0
     try:
-        for row in all_steps(settings.models)[sys.argv[1]].rows(settings):
+        for row in step.rows(settings):
             print(json.dumps(row), flush=True)
             wrong += row.get("ok") is False
     except Skip as reason:
