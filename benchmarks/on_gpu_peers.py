@@ -29,7 +29,7 @@ _DTYPES = {"FLOAT": np.float32, "FLOAT16": np.float16, "INT64": np.int64, "INT32
 
 
 def torch_network(path: Path, device: str, mode: str, compiled: str | None, rounds: int) -> Iterator[Row]:
-    """Time the network in channels-last: eagerly and captured as a CUDA graph, or only compiled in a mode of torch's."""
+    """Time the network in channels-last: eagerly and as a CUDA graph, or compiled in a mode of torch.compile."""
     try:
         import torch
     except ImportError as error:

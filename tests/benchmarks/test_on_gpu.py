@@ -4,14 +4,27 @@ processes; what the steps of the benchmark measure is known by its dry run alone
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from tests.benchmarks.scripts import script
+from tests.benchmarks.scripts import FOLDER, script
 
+INTERRUPTED = """
+import json, pathlib, signal, sys
+import on_gpu, on_gpu_steps
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests may ignore it
+settings = on_gpu_steps.Settings(**json.loads(sys.argv[1]))
+results = on_gpu.Results.opened(pathlib.Path(sys.argv[2]), settings, False)
+on_gpu.run([on_gpu_steps.Step(**json.loads(text)) for text in sys.argv[3:]], settings, results, 60.0)
+"""
 on_gpu = script("on_gpu")
 steps = script("on_gpu_steps")
 
@@ -22,6 +35,10 @@ def step(name: str, *arguments: Any, needs: tuple[str, ...] = ()) -> Any:
 
 def settings(folder: Path, *, seconds: float = 300.0, dry: bool = True) -> Any:
     return steps.Settings("cpu", str(folder), seconds, dry)
+
+
+def has_ended(number: int) -> bool:
+    return not psutil.pid_exists(number) or psutil.Process(number).status() == psutil.STATUS_ZOMBIE
 
 
 def test_every_steps_function_is_there() -> None:
@@ -56,8 +73,7 @@ def test_a_late_step_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
     outcome = on_gpu.run_step(step("endless", str(number)), settings(tmp_path, seconds=10.0))
     assert outcome["state"] == "late"
     assert outcome["rows"] == [{"before": True}]
-    child = int(number.read_text())
-    assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
+    assert has_ended(int(number.read_text()))
 
 
 def test_a_step_that_cannot_run_is_skipped_with_its_reason(tmp_path: Path) -> None:
@@ -88,6 +104,22 @@ def test_a_file_is_gone_on_with(tmp_path: Path) -> None:
     assert again.found == json.loads(path.read_text())
     assert [again.wants(name) for name in ("rows", "wrong", "never")] == [False, True, True]
     assert again.found["seconds"] == sum(found["seconds"] for found in again.found["steps"].values())
+
+
+def test_an_interrupt_ends_the_step_and_keeps_what_is_done(tmp_path: Path) -> None:
+    number, path = tmp_path / "pid", tmp_path / "found.json"
+    run = [sys.executable, "-c", INTERRUPTED, settings(tmp_path).to_json(), str(path)]
+    chosen = [step("rows", 2), step("endless", str(number)), step("wrong")]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(FOLDER), str(FOLDER.parent)])}
+    child = subprocess.Popen([*run, *(each.to_json() for each in chosen)], env=env, start_new_session=True)
+    while not (number.exists() and number.read_text()) and child.poll() is None:
+        time.sleep(0.05)
+    child.send_signal(signal.SIGINT)
+    assert child.wait() == 0
+    found = json.loads(path.read_text())["steps"]
+    assert {name: each["state"] for name, each in found.items()} == {"rows": "done", "endless": "interrupted"}
+    assert found["endless"]["rows"] == [{"before": True}]
+    assert has_ended(int(number.read_text()))
 
 
 def test_no_step_begins_without_time(tmp_path: Path) -> None:
