@@ -67,6 +67,8 @@ def planner(settings: Settings) -> Iterator[Row]:
     name, database = "squeezenet1.0" if settings.dry else "ssd_512_mobilenet1.0", settings.place / "planner.db"
     model, devices = _model(settings, name, 1), f"{settings.device},cpu"
     planned, fallback, plan = (settings.place / f"planner.{end}" for end in ("planned", "fallback", "plan.json"))
+    for device in devices.split(","):
+        tune("model", model, "--device", device, "--db", database, "--minutes", settings.minutes(0.15))
     yield {"plan": tune("plan", model, "--device", devices, "--db", database, "-o", plan)}
     yield {"built": "plan", "says": tune("build", model, "--plan", plan, "--db", database, "-o", planned)}
     sent = () if settings.dry else ("--fallback", "nms")

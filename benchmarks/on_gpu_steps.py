@@ -57,7 +57,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Step:
-    """A step: its limit in seconds in a run of twelve minutes, what it needs, and the function that yields its rows.
+    """Describes a step: its limit in a run of twelve minutes, what it needs, and the function that yields its rows.
 
     Needs are "gpu", "module NAME" (of Python), "tool NAME" (on the path) and "agent" (a Python for the CUDA agent). The
     function is given as "module:name", and gets the `arguments` after the settings.
