@@ -7,9 +7,9 @@ are tuned first. Then all contenders take turns in one process. TVM's kernels ("
 same device, the others on the cores of this machine. "topi" is topi.gpu's sort and its exclusive scan, as the inclusive
 one leaves a stage on the host. "serial" is one work-item, like the kernels that Wang et al., "A Unified Optimization
 Approach for CNN Model Inference on Integrated GPUs", table 4, call "before". onnxruntime and torchvision sort the
-scores too. A peer that is not installed is left out, and with --no-topi TVM's kernels are, whose writes outside of their buffers
-may end the script. Our results are compared with the reference. Ratios are the peer's
-seconds over ours: above 1 ours is faster.
+scores too. A peer that is not installed is left out. --no-topi leaves TVM's kernels out: its scan ends the process with
+some drivers. Our results are compared with the reference. Ratios are the peer's seconds over ours: above 1 ours is
+faster.
 """
 
 from __future__ import annotations
