@@ -16,9 +16,11 @@ The results are one JSON file: "steps" has, by name, a state (done, failed, late
 seconds, and the rows. The exit status is 1 if a step failed.
 
 --dry cuts the sizes down, and compares with libraries on the CPU. Its times say nothing, and its file says "dry": such
-a file is not gone on with on a GPU. So far no step has run on a GPU, only dry (conv2d_cuda.py, which the steps "layers"
-start, has run on one H100 by itself): expect faults of this script first. What only a GPU reaches has not run at all:
-rows against cuDNN, captured graphs, torch's and onnxruntime's CUDA, TensorRT, compute-sanitizer, the agent with pycuda.
+a file is not gone on with on a GPU. So far no step has run on a GPU (conv2d_cuda.py, which the steps "layers" start,
+has, on one H100): expect faults of this script first. Dry, on PoCL, these have run: machine, contract, one network
+(SqueezeNet), stages, vision, vision-torch, agent (with pyopencl), sanitizer (without the tool); layers-float32 in part.
+What only a GPU reaches has not run at all: rows against cuDNN, half precision and tf32, captured graphs, torch's and
+onnxruntime's CUDA, TensorRT, compute-sanitizer, the agent with pycuda. Larger batches have not been tried either.
 """
 
 from __future__ import annotations
