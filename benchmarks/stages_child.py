@@ -26,14 +26,17 @@ from onnx import numpy_helper
 INNER = 3  # warm-up inferences
 
 
-def network(model: onnx.ModelProto, device: Any) -> Callable[[Any], list[Any]]:
-    """Return the model as a function of its only input, a tensor.
+def network(
+    model: onnx.ModelProto, device: Any, placed: Callable[[Any], Any] = lambda weight: weight
+) -> Callable[[Any], list[Any]]:
+    """Return the model as a function of its only input, a tensor. `placed` changes the type or layout of a weight.
 
     Raises NotImplementedError for an operator that none of the networks of stages.py has.
     """
     import torch
 
-    weights = {w.name: torch.from_numpy(np.array(numpy_helper.to_array(w))).to(device) for w in model.graph.initializer}
+    initial = {w.name: torch.from_numpy(np.array(numpy_helper.to_array(w))) for w in model.graph.initializer}
+    weights = {name: placed(weight.to(device)) for name, weight in initial.items()}
     given, outputs = model.graph.input[0].name, [o.name for o in model.graph.output]
     steps = []
     for node in model.graph.node:

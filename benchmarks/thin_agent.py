@@ -2,9 +2,10 @@
 
     python benchmarks/thin_agent.py --python PYTHON [--device opencl:0] [--rounds 5] [--json]
 
-PYTHON is an interpreter that has NumPy and pyopencl but no TVM. The agent runs in it as on a board, with real pairing,
-TLS and sandbox. Both measure the seed configs of the templates in turn, in every round. The benchmark prints both
-medians and their ratio, how far the rounds of each differ among themselves, and whether both computed the same error.
+PYTHON is an interpreter that has NumPy and pyopencl (for cuda:N pycuda) but no TVM. The agent runs in it as on a board,
+with real pairing, TLS and sandbox. Both measure the seed configs of the templates in turn, in every round. The
+benchmark prints both medians and their ratio, how far the rounds of each differ among themselves, and whether both
+computed the same error.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from tuner.measure import Candidate, LocalRunner, MeasureOptions, open_runner
 from tuner.measure.runner import Runner
 from vision_ops.argsort import Argsort
 
-BOARD = "board:thin/opencl:0"
+BOARD = "board:thin"
 WORKLOADS = {
     "conv 3x3, 64x56x56": Conv2d(1, 64, 56, 56, 64, (3, 3), padding=(1, 1, 1, 1)).workload(("bias", "relu")),
     "conv 1x1, 256x14x14": Conv2d(1, 256, 14, 14, 256, (1, 1)).workload(("bias", "relu")),
@@ -87,7 +88,7 @@ def main() -> None:
         os.environ["XDG_CONFIG_HOME"] = scratch
         agent = start_agent(given.python, Path(scratch) / "agent")
         try:
-            device, own = open_device(BOARD), open_device(given.device)
+            device, own = open_device(f"{BOARD}/{given.device}"), open_device(given.device)
             if device.key != own.key:
                 raise SystemExit(f"{given.device} is {own.key.model}, and the board's first device {device.key.model}")
             rows = []
