@@ -28,7 +28,8 @@ class Skip(Exception):
 
 @dataclass(frozen=True)
 class Settings:
-    """What a step is told. `seconds` is its limit, and `folder` keeps what it tunes. A `dry` step cuts its sizes down.
+    """Holds what a step is told. `seconds` is its limit, and `folder` keeps what it tunes. A `dry` step cuts its sizes
+    down.
 
     `torch_python` has torch, `agent_python` has pycuda and no TVM.
     """

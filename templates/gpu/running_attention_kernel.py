@@ -62,7 +62,7 @@ class _Item:
 
 @dataclass(frozen=True)
 class _Memory:
-    """What an item keeps: tiles that it shares with its group, and its own sums, and numbers of each of its rows."""
+    """Holds what an item keeps: tiles that it shares with its group, its own sums, and numbers of each of its rows."""
 
     queries: Cells
     operand: Cells
@@ -129,6 +129,11 @@ class _Kernel:
     def v(self) -> Values:
         return self.tile.v
 
+    @property
+    def stored(self) -> Given:
+        """Return the operands, of which halves are read as they are stored."""
+        return Given(self.view, self.cells, widens=False)
+
     def emit(self) -> None:
         tile = self.tile
         with self.emitter.launch(tile.groups, tile.items) as (group, number):
@@ -151,7 +156,7 @@ class _Kernel:
 
     def _begin(self, item: _Item, memory: _Memory) -> None:
         """Emit the copy of the queries, and the sums and the maximum of no key at all."""
-        matrix, last, raw = self.tile.queries, self.view.rows - 1, Given(self.view, self.cells, widens=False)
+        matrix, last, raw = self.tile.queries, self.view.rows - 1, self.stored
         width = self.tile.copied_at_once("query", matrix)
 
         def copy(at: Any) -> None:
@@ -185,7 +190,7 @@ class _Kernel:
     def _copy_keys(self, item: _Item, memory: _Memory, first_key: Any) -> None:
         """Emit the copy of a tile of keys, in which the elements of a key lie below each other."""
         depth, keys, padded = self.view.depth, self.tile.keys, self.tile.key_tiles * self.tile.keys
-        raw, adjacent = Given(self.view, self.cells, widens=False), self.view.operands["key"][0].token == 1
+        raw, adjacent = self.stored, self.view.operands["key"][0].token == 1
 
         def copy(at: Any) -> None:
             j, d = (at % keys, at // keys) if adjacent else (at // depth, at % depth)
@@ -194,7 +199,7 @@ class _Kernel:
         self._share_out(item, keys * depth, copy)
 
     def _copy_values(self, item: _Item, memory: _Memory, first_key: Any) -> None:
-        matrix, raw = self.tile.value_matrix, Given(self.view, self.cells, widens=False)
+        matrix, raw = self.tile.value_matrix, self.stored
         keys, padded = matrix.rows, (self.tile.key_tiles * matrix.rows, matrix.columns)
         adjacent, width = self.view.operands["value"][0].token == 1, self.tile.copied_at_once("value", matrix)
 

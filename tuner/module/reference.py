@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -52,12 +53,17 @@ class OnnxReference:
         others = [self._for_changed(inputs, change, seed) for seed in range(_DRAWS)]
         exact = _in_float64(model, inputs)
         compared = others if exact is None else [*others, exact]
-        if quantised and (optimised := _onnxruntime(str(self._path), optimised=True)) is not None:
-            compared.append(optimised(inputs))
+        if quantised and self._optimised is not None:
+            compared.append(self._optimised(inputs))
         return {
             name: max(relative_error(value, np.asarray(results[name])) for results in compared)
             for name, value in found.items()
         }
+
+    @cached_property
+    def _optimised(self) -> Callable[[Arrays], dict[str, np.ndarray]] | None:
+        """Return what computes the results by onnxruntime's optimised graph, or None if it does not run the file."""
+        return _onnxruntime(str(self._path), optimised=True)
 
     def _for_changed(self, inputs: Arrays, change: float, seed: int) -> dict[str, np.ndarray]:
         """Return the results for inputs whose floating-point values are changed by about `change` of their size."""

@@ -83,7 +83,7 @@ LONG = {
 
 @pytest.mark.parametrize("name", LONG)
 def test_long_sums_are_exact(name: str, way: tuple[Driver, Target]) -> None:
-    """What float32 would round."""
+    """Sums that float32 would round are exact."""
     inputs = operands_of_extremes(LONG[name])["255 x -128"]
     assert np.abs(reference(LONG[name], inputs)).max() > (2**23 if name == "depthwise" else 2**26)
     _check(LONG[name], *way, 0)
