@@ -42,7 +42,7 @@ def schedule(func: tirx.PrimFunc, lanes: int, *, tiles: bool = True) -> tirx.Pri
     if tiles and (in_registers := in_tiles(sch, lanes)) is not None:
         return mark_scheduled(in_registers, func)
     if (by_rows := schedule_rows(sch, lanes)) is not None:
-        return mark_scheduled(by_rows.mod["main"], func)
+        return mark_scheduled(by_rows, func)
     for name in block_names(sch):
         if name in block_names(sch):  # a missing block was folded into a reduction before it
             sch = attempt(sch, partial(_schedule_block, name=name, lanes=lanes))

@@ -9,9 +9,11 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
+from tvm import tirx
 from tvm.s_tir import Schedule, ScheduleError
 
 from templates.blocks import block_names, extents_of, is_contiguous, kinds_of
+from templates.cpu.overlap import with_overlapping_vectors
 from templates.cpu.stages import PARALLEL_VALUES
 
 _LEAST_ROWS = 4
@@ -20,9 +22,9 @@ _GROUPS = (4, 3, 2)  # rows that are computed together, as a processor then over
 _MAX_GROUP_VALUES = 1 << 11  # of all stages of a group, 8 KB
 
 
-def schedule_rows(sch: Schedule, lanes: int) -> Schedule | None:
-    """Return the schedule of a function whose stages before the last are read by rows. Return None for other functions,
-    and for those of a single stage."""
+def schedule_rows(sch: Schedule, lanes: int) -> tirx.PrimFunc | None:
+    """Return the scheduled version of a function whose stages before the last are read by rows. Return None for other
+    functions, and for those of a single stage."""
     names = block_names(sch)
     if len(names) < 2 or not any("R" in kinds_of(sch, sch.get_sblock(name)) for name in names):
         return None
@@ -37,7 +39,7 @@ def schedule_rows(sch: Schedule, lanes: int) -> Schedule | None:
                     _vectorise_all(found, names, lanes, len(extents) - depth)
                 except ScheduleError:  # the rows of a group do not lie along one axis
                     continue
-                return found
+                return with_overlapping_vectors(found.mod["main"])
     return None
 
 
@@ -91,7 +93,8 @@ def _vectorise_all(sch: Schedule, names: list[str], lanes: int, inner: int) -> N
 
 def _vectorise(sch: Schedule, name: str, lanes: int, loops: list[Any]) -> None:
     """Vectorise a stage, which has these loops in a row or a group of rows, along its last axis that is contiguous in
-    memory, with sums outside of the vectors."""
+    memory, with sums outside of the vectors. The last vector of a stage without sums may reach over the end of the row,
+    for `with_overlapping_vectors`."""
     block = sch.get_sblock(name)
     iter_vars, extents = sch.get(block).iter_vars[-len(loops) :], extents_of(sch, loops)
     offset = len(sch.get(block).iter_vars) - len(loops)
@@ -100,9 +103,9 @@ def _vectorise(sch: Schedule, name: str, lanes: int, loops: list[Any]) -> None:
     if not long or not is_contiguous(sch, block, offset + long[-1]):
         return
     sums = [loop for loop, summed in zip(loops, is_sum, strict=True) if summed]
-    others = [loops[i] for i in long[:-1]]
+    others = [loop for i, loop in enumerate(loops) if i != long[-1] and not is_sum[i]]
     vector = loops[long[-1]]
-    if extents[long[-1]] % lanes and extents[long[-1]] > lanes:
+    if extents[long[-1]] % lanes and extents[long[-1]] > lanes and sums:
         return
     if extents[long[-1]] > lanes:
         outer, vector = sch.split(vector, [None, lanes])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 import tvm
@@ -21,6 +23,7 @@ def _shuffled(x: te.Tensor) -> te.Tensor:
 
 CASES = {
     "softmax": ((3, 100), lambda x: topi.nn.softmax(x)),
+    "softmax_odd": ((12, 197), lambda x: topi.nn.softmax(x)),
     "relu_add": ((1, 16, 35, 35), lambda x: topi.add(topi.nn.relu(x), x)),
     "max_pool": ((1, 16, 33, 32), lambda x: topi.nn.pool2d(x, (3, 3), (2, 2), (1, 1), (1, 1, 1, 1), "max")),
     "avg_pool": ((1, 16, 35, 35), lambda x: topi.nn.pool2d(x, (3, 3), (1, 1), (1, 1), (1, 1, 1, 1), "avg")),
@@ -71,6 +74,16 @@ def test_a_softmax_goes_through_memory_once(length: int) -> None:
     x = te.placeholder((300, length), name="x")
     text = default.schedule(te.create_prim_func([x, topi.nn.softmax(x)]), host_target()).script()
     assert text.count("T.parallel") == 1
+
+
+def test_the_last_vector_of_an_odd_row_is_whole() -> None:
+    """It begins among the values before, so that no value of a row is computed as a scalar."""
+    x = te.placeholder((300, 197), name="x")
+    text = default.schedule(te.create_prim_func([x, topi.nn.softmax(x)]), host_target()).script()
+    starts = re.findall(r"axis.spatial\(197, T.min\(\w+ \* (\d+), (\d+)\) \+ \w+\)", text)
+    assert len(starts) == 2  # powers and their quotients
+    assert all(int(lanes) + int(last) == 197 for lanes, last in starts)
+    assert "T.where" not in text
 
 
 def test_scheduled_functions_are_left_alone() -> None:

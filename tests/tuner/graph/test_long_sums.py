@@ -65,7 +65,7 @@ def test_no_class_is_likely_among_what_is_no_number(tmp_path: Path) -> None:
     np.testing.assert_allclose(found[1], 0.01, rtol=1e-6)
 
 
-@pytest.mark.parametrize("size", [16, 40, 192, 1000])
+@pytest.mark.parametrize("size", [16, 31, 40, 192, 197, 1000])
 @pytest.mark.parametrize("kind", ["LayerNormalization", "InstanceNormalization", "Softmax"])
 def test_rows_of_a_large_mean(tmp_path: Path, kind: str, size: int) -> None:
     """The mean of the squares less the square of the mean would have no digit left."""

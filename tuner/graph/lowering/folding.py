@@ -9,28 +9,41 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from tvm import te, tirx
 
 _WIDTH = 16  # numbers in the widest vectors
 Read = Callable[[Any, Any, Any], Any]
-Join = Callable[[Any, Any], Any]
+
+
+class Fold(NamedTuple):
+    """Describes how terms become one: `over` an axis of a stage, or `join` for two. A term may be taken twice if it is
+    `idempotent`."""
+
+    over: Callable[..., Any]
+    join: Callable[[Any, Any], Any]
+    idempotent: bool
+
+
+_SUM = Fold(te.sum, operator.add, idempotent=False)
+_MOST = Fold(te.max, tirx.max, idempotent=True)
+_LEAST = Fold(te.min, tirx.min, idempotent=True)
 
 
 def total(x: te.Tensor) -> te.Tensor:
     """Sum the terms, which gives (outer, inner)."""
-    return _folded(lambda o, t, i: x[o, t, i], _sizes(x), te.sum, operator.add)
+    return _folded(lambda o, t, i: x[o, t, i], _sizes(x), _SUM)
 
 
 def greatest(x: te.Tensor) -> te.Tensor:
     """Take the largest of the terms, which gives (outer, inner)."""
-    return _folded(lambda o, t, i: x[o, t, i], _sizes(x), te.max, tirx.max)
+    return _folded(lambda o, t, i: x[o, t, i], _sizes(x), _MOST)
 
 
 def least(x: te.Tensor) -> te.Tensor:
     """Take the smallest of the terms, which gives (outer, inner)."""
-    return _folded(lambda o, t, i: x[o, t, i], _sizes(x), te.min, tirx.min)
+    return _folded(lambda o, t, i: x[o, t, i], _sizes(x), _LEAST)
 
 
 def softmax(x: te.Tensor) -> te.Tensor:
@@ -77,7 +90,7 @@ def _spread(x: te.Tensor, mean: te.Tensor) -> te.Tensor:
     def square(o: Any, t: Any, i: Any) -> Any:
         return (x[o, t, i] - mean[o, i]) * (x[o, t, i] - mean[o, i])
 
-    sums, count = _folded(square, _sizes(x), te.sum, operator.add), tirx.const(float(int(x.shape[1])), "float32")
+    sums, count = _folded(square, _sizes(x), _SUM), tirx.const(float(int(x.shape[1])), "float32")
     return te.compute(sums.shape, lambda o, i: sums[o, i] / count, name="spread")
 
 
@@ -90,36 +103,52 @@ def _powers(x: te.Tensor, most: te.Tensor) -> te.Tensor:
     return te.compute(x.shape, lambda o, k, i: tirx.exp(x[o, k, i] - most[o, i]), name="powers")
 
 
-def _folded(read: Read, sizes: tuple[int, int, int], fold: Callable[..., Any], join: Join) -> te.Tensor:
+def _folded(read: Read, sizes: tuple[int, int, int], fold: Fold) -> te.Tensor:
     """Fold the terms into about as many partial results as each has terms, then fold these."""
     outer, terms, inner = sizes
     lanes = min(_WIDTH * max(1, round(math.sqrt(terms) / _WIDTH)), terms)
+    if inner == 1:
+        return _together(_vectors_of_row(read, outer, terms, lanes, fold), fold)
     whole, rest = divmod(terms, lanes)
     k, r = (te.reduce_axis((0, max(n, 1))) for n in (whole, rest))
-
-    def term(j: Any) -> Any:
-        """Return the index of a term. Vectors go along the last axis, or along the terms if that axis has size 1."""
-        return k * lanes + j if inner == 1 else j * whole + k
-
-    parts = te.compute((outer, lanes, inner), lambda o, j, i: fold(read(o, term(j), i), axis=k), name="parts")
-    folded = _together(parts, fold, join)
+    parts = te.compute(
+        (outer, lanes, inner), lambda o, j, i: fold.over(read(o, j * whole + k, i), axis=k), name="parts"
+    )
+    folded = _together(parts, fold)
     if not rest:
         return folded
-    last = te.compute((outer, inner), lambda o, i: fold(read(o, whole * lanes + r, i), axis=r), name="last")
-    return te.compute((outer, inner), lambda o, i: join(folded[o, i], last[o, i]), name="joined")
+    last = te.compute((outer, inner), lambda o, i: fold.over(read(o, whole * lanes + r, i), axis=r), name="last")
+    return te.compute((outer, inner), lambda o, i: fold.join(folded[o, i], last[o, i]), name="joined")
 
 
-def _together(parts: te.Tensor, fold: Callable[..., Any], join: Join) -> te.Tensor:
+def _vectors_of_row(read: Read, outer: int, terms: int, lanes: int, fold: Fold) -> te.Tensor:
+    """Fold the terms of rows lane by lane, as vectors that follow each other. The last one begins so early that it is
+    whole, and leaves out what the one before has taken, unless a term may be taken twice."""
+    whole, rest = divmod(terms, lanes)
+    k = te.reduce_axis((0, whole + (rest > 0)))
+
+    def term(o: Any, j: Any, i: Any) -> Any:
+        if not rest:
+            return read(o, k * lanes + j, i)
+        value = read(o, tirx.min(k * lanes, terms - lanes) + j, i)
+        if fold.idempotent:
+            return value
+        return tirx.Select(tirx.any(k < whole, j >= lanes - rest), value, tirx.const(0.0, "float32"))
+
+    return te.compute((outer, lanes, 1), lambda o, j, i: fold.over(term(o, j, i), axis=k), name="parts")
+
+
+def _together(parts: te.Tensor, fold: Fold) -> te.Tensor:
     """Fold partial results, in halves as long as their number is even and they are neighbours in memory."""
     outer, lanes, inner = _sizes(parts)
     while inner == 1 and lanes % 2 == 0:
         lanes //= 2
-        parts = te.compute((outer, lanes, inner), _halves(parts, lanes, join), name="half")
+        parts = te.compute((outer, lanes, inner), _halves(parts, lanes, fold), name="half")
     if lanes == 1:
         return te.compute((outer, inner), lambda o, i: parts[o, 0, i], name="folded")
     v = te.reduce_axis((0, lanes))
-    return te.compute((outer, inner), lambda o, i: fold(parts[o, v, i], axis=v), name="folded")
+    return te.compute((outer, inner), lambda o, i: fold.over(parts[o, v, i], axis=v), name="folded")
 
 
-def _halves(parts: te.Tensor, lanes: int, join: Join) -> Read:
-    return lambda o, j, i: join(parts[o, j, i], parts[o, j + lanes, i])
+def _halves(parts: te.Tensor, lanes: int, fold: Fold) -> Read:
+    return lambda o, j, i: fold.join(parts[o, j, i], parts[o, j + lanes, i])
