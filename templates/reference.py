@@ -166,4 +166,4 @@ def relative_error(result: np.ndarray, expected: np.ndarray) -> float:
 
 def _largest(values: np.ndarray) -> float:
     """Return the largest absolute value, or NaN if there is a NaN, without allocating an array of absolute values."""
-    return float(np.maximum(values.max(initial=0.0), -values.min(initial=0.0)))
+    return abs(float(np.maximum(values.max(initial=0.0), -values.min(initial=0.0))))

@@ -63,6 +63,11 @@ def test_unknown_epilogue_steps_are_refused(text: str) -> None:
         epilogue.parse(text)
 
 
+def test_no_error_is_zero_without_a_sign() -> None:
+    """A table would show -0.0."""
+    assert str(relative_error(np.ones(3, np.float32), np.ones(3, np.float32))) == "0.0"
+
+
 def test_errors_are_infinite_where_results_are_not_finite() -> None:
     expected = np.ones((2, 2))
     assert relative_error(np.array([[1.0, np.nan], [1, 1]]), expected) == float("inf")
