@@ -170,12 +170,12 @@ def operator_table(profile: Profile, most: int = 25) -> Table:
 
     The other kernels share one row, and the calls of the virtual machine share another.
     """
-    peak = f"peak {profile.peak_flops / 1e9:.0f} GF/s (measured: multiply-adds in registers)"
+    peaks = ", ".join(f"{precision} {peak / 1e9:.0f} GF/s" for precision, peak in profile.peaks.items())
     table = Table(
         box=None,
         title="Where the time goes",
         title_justify="left",
-        caption=f"GF/s by the direct algorithm's operations, {peak}",
+        caption=f"GF/s by the direct algorithm's operations; peaks (measured: multiply-adds in registers): {peaks}",
         caption_justify="left",
     )
     table.add_column("operator", overflow="fold")
@@ -203,5 +203,5 @@ def _call_cells(call: Call, profile: Profile) -> tuple[str, ...]:
     cells = (clipped(call.name), what, microseconds(call.seconds), f"{call.seconds / profile.seconds:.0%}")
     if call.flops is None:
         return (*cells, "-", "-", "-")
-    template = short_config(call.config) if call.config else "none"
-    return (*cells, f"{call.flops / 1e9:.0f}", f"{call.flops / profile.peak_flops:.0%}", template)
+    template, share = short_config(call.config) if call.config else "none", profile.share(call)
+    return (*cells, f"{call.flops / 1e9:.0f}", "-" if share is None else f"{share:.0%}", template)

@@ -69,7 +69,7 @@ interface TaskRecord {
   id: string;
   op: string;
   text: string;
-  dtype: string;
+  precision: string;
   device: number;
   trials: number;
   configs: number;
@@ -134,6 +134,7 @@ interface KnobView {
 
 interface Roof {
   device: number;
+  precision: string;
   measured: boolean;
   flops: number | null;
   bytes_per_second: number | null;
@@ -206,6 +207,7 @@ interface Sizes {
 interface LayerRecord {
   node: string;
   text: string;
+  precision: string;
   template: string | null;
   knobs: string | null;
   layout: string | null;
@@ -220,7 +222,8 @@ interface LayerRecord {
 }
 
 interface Profile {
-  peak: number;
+  /** Operations a second by precision. */
+  peaks: Record<string, number>;
   calls: { name: string; function: string; seconds: number }[];
 }
 
@@ -399,7 +402,7 @@ interface Layer extends LayerRecord {
   measured: number | null;
   /** `measured` if that is known, otherwise the seconds of the stored trial. */
   took: number | null;
-  /** The share of the device's peak, null if that or the time is not known. */
+  /** The share of the device's peak in the layer's precision, null if that or the time is not known. */
   share: number | null;
   turn: Staged | null;
 }

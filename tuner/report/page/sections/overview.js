@@ -12,6 +12,7 @@ function overview(data, view) {
   const columns = [
     { title: "task", get: (t) => t.text },
     { title: "device", get: (t) => data.devices[t.device].name },
+    { title: "precision", get: (t) => t.precision },
     { title: "best", number: true, get: (t) => t.best?.seconds, text: (t) => time(t.best?.seconds) },
     { title: "first", number: true, get: (t) => t.first, text: (t) => time(t.first) },
     { title: "gain", number: true, get: gain, text: (t) => (gain(t) ? `${digits(gain(t), 3)}x` : "-") },
