@@ -2,8 +2,8 @@
 `integer_multipliers`.
 
 A CPU's kernel keeps a register tile of sums as a convolution does: each step loads some vectors of weights, and
-multiplies every pixel's group of values with each of them. The operands of a few steps are used again and again, so that
-they stay in the nearest cache.
+multiplies every pixel's group of values with each of them. The operands of a few steps are used again and again, so
+that they stay in the nearest cache.
 """
 
 # TVMScript writes the types of buffers as calls.

@@ -31,8 +31,8 @@ def roof_of(device: Device, dtypes: Iterable[str] = ()) -> dict[str, Any]:
 
 
 def peaks_of(device: Device, dtypes: Iterable[str], flops: float) -> dict[str, float]:
-    """Measure the peaks of workloads of some dtypes, where the device has such. Return them by their precision, together
-    with float32's, which is `flops`."""
+    """Measure the peaks of workloads of some dtypes, where the device has such. Return them by their precision,
+    together with float32's, which is `flops`."""
     peaks = {"float32": flops}
     for dtype in sorted(set(dtypes) - peaks.keys()):
         if (peak := peak_of(device, dtype)) is not None:

@@ -31,9 +31,11 @@ interface QuantisedData {
   samples: { calibrated: number; judged: number };
   top1_is: "accuracy" | "agreement" | null;
   operators: QuantisedOperator[];
-  float: Quality;
+  float: Quality & { seconds: number | null };
   variants: QuantisedVariant[];
   chosen: QuantisedVariant;
+  /** The device that the seconds are of, null if nothing was timed. */
+  timed_on: string | null;
 }
 
 interface QuantisedOperator {
@@ -50,6 +52,8 @@ interface QuantisedVariant {
   in_integers: number;
   share: number;
   quality: Quality;
+  /** Seconds of an inference, null if that was not measured. */
+  seconds: number | null;
 }
 
 interface Quality {
@@ -324,6 +328,8 @@ interface Point {
   y: number;
   /** Tells what the point is, to whoever walks through the chart. */
   text: string;
+  /** Stands beside the mark. */
+  label?: string;
   task?: number;
 }
 

@@ -143,7 +143,7 @@ function layerColumns(module, stages) {
     { title: "device", get: (l) => module.devices[l.device].short },
     { title: "time", number: true, get: (l) => l.seconds, text: (l) => time(l.seconds) },
     ...(module.profile ? measured : []),
-    { title: "speed", number: true, get: speed, text: (l) => rate(speed(l)) },
+    { title: "speed", number: true, get: speed, text: (l) => rate(speed(l), l.precision) },
     { title: "of peak", number: true, get: (l) => l.share, text: (l) => percent(l.share) },
     ...module.vendors.flatMap(vendorColumns),
     ...(stages.length ? turnColumns(stages) : []),

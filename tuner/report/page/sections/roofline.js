@@ -43,7 +43,7 @@ function rooflineOf(data, view, found, id, tasks) {
   const series = [...new Set(tasks.map((t) => t.op))].map((name) => {
     const mine = tasks.filter((t) => t.op === name);
     const points = mine.map((t) => {
-      const speed = `${rate(gflops(t))} at ${digits(intensity(t), 3)} operations a byte`;
+      const speed = `${rate(gflops(t), t.precision)} at ${digits(intensity(t), 3)} operations a byte`;
       const text = `${t.text}: ${speed}, ${percent(share(t))} of the roof; ${t.best.template}`;
       return { x: intensity(t), y: Number(gflops(t)), text, task: t.id };
     });
@@ -62,13 +62,13 @@ function rooflineOf(data, view, found, id, tasks) {
   const lowest = Math.min(knee, ...tasks.map(intensity));
   const name = `${short(data.devices[device].name)}, ${precision}`;
   const x = { title: "operations a byte", log: true };
-  const y = { title: "operations a second", log: true, text: rate };
-  const more = { roof: edge, xs: [knee], ys: [roof.flops, lowest * roof.bytes], pick };
+  const y = { title: "operations a second", log: true, text: (/** @type {number} */ v) => rate(v, precision) };
+  const more = { roof: edge, xs: [2 * knee], ys: [roof.flops, lowest * roof.bytes], pick };
   return [
     el("h3", null, name),
-    aboutRoof(found, `${rate(roof.flops)} and ${digits(roof.bytes / 1e9, 3)} GB/s`),
+    aboutRoof(found, `${rate(roof.flops, precision)} and ${digits(roof.bytes / 1e9, 3)} GB/s`),
     chart(`roofline-${id}`, `Roofline of ${name}`, x, y, series, more),
-    roofTable(id, name, tasks, view, { share, knee }),
+    roofTable(id, name, tasks, view, { share, knee, peak: measured ? roof.flops : null }),
   ];
 }
 
@@ -94,14 +94,16 @@ function aboutRoof({ measured, precision }, limits) {
  * @param {string} name of the device and the precision
  * @param {Counted[]} tasks
  * @param {View} view
- * @param {{ share: (task: Counted) => number, knee: number }} roof
+ * @param {{ share: (task: Counted) => number, knee: number, peak: number | null }} roof
  */
-function roofTable(id, name, tasks, view, { share, knee }) {
+function roofTable(id, name, tasks, view, { share, knee, peak }) {
+  const ofPeak = (/** @type {Counted} */ t) => (peak ? Number(gflops(t)) / peak : null);
   /** @type {Column<Counted>[]} */
   const columns = [
     { title: "operator", get: (t) => t.text },
     { title: "operations a byte", number: true, get: intensity, text: (t) => digits(intensity(t), 3) },
-    { title: "speed", number: true, get: gflops, text: (t) => rate(gflops(t)) },
+    { title: "speed", number: true, get: gflops, text: (t) => rate(gflops(t), t.precision) },
+    { title: "of peak", number: true, get: ofPeak, text: (t) => percent(ofPeak(t)) },
     { title: "of the roof", number: true, get: share, text: (t) => percent(share(t)) },
     { title: "limited by", get: (t) => (intensity(t) < knee ? "memory" : "arithmetic") },
     { title: "template", get: (t) => t.best.template },

@@ -12,7 +12,9 @@ def collect(context: Context) -> dict[str, Any]:
 
     Rates of trials are lower than what the device can do.
     """
-    return {"roofs": [_roof(context, *found) for found in sorted({(t["device"], t["precision"]) for t in context.tasks})]}
+    return {
+        "roofs": [_roof(context, *found) for found in sorted({(t["device"], t["precision"]) for t in context.tasks})]
+    }
 
 
 def _roof(context: Context, device: int, precision: str) -> dict[str, Any]:
