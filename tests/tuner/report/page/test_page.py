@@ -141,7 +141,7 @@ def test_layers_of_a_module_stand_beside_their_peers_and_the_graph_has_its_copie
     keys = [DeviceKey.from_dict(d["key"]) for d in manifest["devices"]]
     with open_db(reported.folder / "t.db", read_only=True) as store, opened(reported.address) as page:
         assert page.numbers("layers-0", "time") == [o["seconds"] for o in manifest["operators"]]
-        assert [page.texts("layers-0", 4)[i] for i in range(len(manifest["operators"]))] == [
+        assert [page.texts("layers-0", 5)[i] for i in range(len(manifest["operators"]))] == [
             manifest["devices"][o["device"]]["name"] for o in manifest["operators"]
         ]
         rivals = []
