@@ -82,7 +82,6 @@ MinSqnrOption = Annotated[
 EXAMPLES = (
     "tune quantize net.onnx --calibration images -o net.int8.onnx",
     "tune quantize net.onnx -c s.npz --labels l.txt --max-drop 0.5 -o q.onnx",
-    "tune quantize net.onnx -c images --min-sqnr 30 --report q.html -o q.onnx",
     "tune quantize net.onnx -c images --measure --report q.html -o q.onnx",
 )
 

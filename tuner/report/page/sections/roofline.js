@@ -62,7 +62,7 @@ function rooflineOf(data, view, found, id, tasks) {
   const lowest = Math.min(knee, ...tasks.map(intensity));
   const name = `${short(data.devices[device].name)}, ${precision}`;
   const x = { title: "operations a byte", log: true };
-  const y = { title: "operations a second", log: true, text: (/** @type {number} */ v) => rate(v, precision) };
+  const y = { title: "billion operations a second", log: true, text: (/** @type {number} */ v) => digits(v / 1e9, 3) };
   const more = { roof: edge, xs: [2 * knee], ys: [roof.flops, lowest * roof.bytes], pick };
   return [
     el("h3", null, name),
