@@ -63,6 +63,8 @@ def smaller(words: list[str]) -> list[str]:
         return [*words, "--minutes", "0.05"]
     if words[:2] == ["db", "verify"]:
         return [*words, "--factor", "1e9"] if "--measure" in words else words
+    if words[0] == "quantize" and "--measure" in words:
+        return [*words, "--minutes", "0.01"]
     if words[:2] == ["bundle", "make"]:
         return [*words, "--configs", "1"]
     return shlex.split(re.sub(r"--minutes \S+", f"--trials {TRIALS}", shlex.join(words)))

@@ -1,8 +1,17 @@
-"""Defines `Precision`, which says in which precision a network's operator is computed."""
+"""Says in which precision an operator is computed. Start at `precision_of` and `Precision`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from templates.integers import INTEGERS
+
+INT8 = "int8"
+
+
+def precision_of(dtype: str) -> str:
+    """Return what users call the precision of workloads of a dtype: "int8" for integers of 8 bits, else the dtype."""
+    return INT8 if dtype == INTEGERS else dtype
 
 
 @dataclass(frozen=True)

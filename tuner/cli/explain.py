@@ -204,11 +204,16 @@ def _show(found: Explanation, on: Device, out: Output) -> None:
 
 
 def _counts(found: Explanation) -> str:
+    from tuner.precision import INT8, precision_of
+    from tuner.report.tables import rate_unit
+
     seconds = found.choice.seconds if found.choice.source == "device" else None
     counted, rates = [], []
+    precision = precision_of(found.workload.dtype)
     if found.flop is not None:
-        counted.append(f"{found.flop / 1e6:.4g} MFLOP by the direct algorithm")
-        rates += [f"{found.flop / seconds / 1e9:.4g} GF/s"] if seconds else []
+        operations = "MFLOP" if precision != INT8 else "million operations on integers"
+        counted.append(f"{found.flop / 1e6:.4g} {operations} by the direct algorithm")
+        rates += [f"{found.flop / seconds / 1e9:.4g} {rate_unit(precision)}"] if seconds else []
     if found.bytes is not None:
         size = f"{found.bytes / 1e6:.4g} MB" if found.bytes >= 1e4 else f"{found.bytes:.0f} bytes"
         counted.append(f"{size} to move at least")

@@ -15,17 +15,30 @@ import typer
 from rich.progress import Progress as Bar
 from rich.table import Table
 
-from tuner.cli.common import JsonOption, Output, check_file, check_parent_writable, split_list
+from tuner.cli.common import (
+    DEFAULT_DB,
+    DEFAULT_DEVICE,
+    DbOption,
+    DeviceOption,
+    JsonOption,
+    Output,
+    ThreadsOption,
+    check_file,
+    check_parent_writable,
+    seconds_of,
+    split_list,
+)
+from tuner.cli.mixtures import Latencies, TimingRequest, latency_table, measure_latencies, timing_asked
 from tuner.cli.network import BatchOption, ModelArgument, Network, ShapeOption, network_asked
 from tuner.cli.progress import LINE_SECONDS
 from tuner.errors import BadInput
 from tuner.files import write_whole
 
 if TYPE_CHECKING:
-    from tuner.quantization import Judged, Pixels, Quantized
+    from tuner.quantization import Judged, Pixels, Quantized, Variant
     from tuner.quantization.choosing import Progress
 
-_CURVE = 8  # variants that are measured for a report besides those that the bounds need
+_CURVE = 8  # variants that are measured for a report or for latencies, besides those that the bounds need
 _ROWS = 15  # operators in the table besides those in float: those that cost most
 
 
@@ -69,7 +82,7 @@ MinSqnrOption = Annotated[
 EXAMPLES = (
     "tune quantize net.onnx --calibration images -o net.int8.onnx",
     "tune quantize net.onnx -c s.npz --labels l.txt --max-drop 0.5 -o q.onnx",
-    "tune quantize net.onnx -c images --min-sqnr 30 --report q.html -o q.onnx",
+    "tune quantize net.onnx -c images --measure --report q.html -o q.onnx",
 )
 
 
@@ -106,7 +119,24 @@ def command(
     batch: BatchOption = None,
     report: Annotated[
         Path | None,
-        typer.Option("--report", metavar="FILE", help="Also write a page that plots quality against integers."),
+        typer.Option(
+            "--report",
+            metavar="FILE",
+            help="Also write a page that plots quality against integers, or, with --measure, against latency.",
+        ),
+    ] = None,
+    measure: Annotated[
+        bool,
+        typer.Option(
+            "--measure",
+            help="Also build the float network, the written one and some mixtures from the database, and time them.",
+        ),
+    ] = False,
+    device: DeviceOption = DEFAULT_DEVICE,
+    threads: ThreadsOption = None,
+    db: DbOption = DEFAULT_DB,
+    minutes: Annotated[
+        float | None, typer.Option("--minutes", help="Time for all timed blocks of --measure together.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -120,38 +150,44 @@ def command(
         check_file(labels, "a text with the class of each sample")
     if not 0 < percentile <= 100:
         raise BadInput(f"--percentile {percentile:g}: give one above 0 and up to 100, such as 99.99")
-    request = _Request(network, calibration, labels, (method, percentile), (max_drop, min_sqnr))
+    timing = timing_asked(measure, TimingRequest(device, threads, db, seconds_of(minutes)))
+    curve = _CURVE if measure or report is not None else 0
+    request = _Request(network, calibration, labels, (method, percentile), (max_drop, min_sqnr), curve, timing)
 
     with Output(as_json) as out:
-        done = _quantized(request, _pixels(scale, mean, std), _CURVE if report is not None else 0, out)
+        done, latencies = _quantized(request, _pixels(scale, mean, std), out)
         if report is not None:
             from tuner.report.page import render_quantised
 
-            write_whole(report, render_quantised(_as_dict(done, request)).encode())
+            write_whole(report, render_quantised(_as_dict(done, request, latencies)).encode())
         write_whole(output, done.choice.model.SerializeToString())
         _show(done, labels is not None, out)
+        if latencies is not None:
+            _show_latencies(done, latencies, out)
         out.show(f"wrote {output} ({output.stat().st_size / 1e6:.1f} MB)")
         if report is not None:
             out.show(f"wrote {report}: open it in a browser")
         files = {"output": str(output), "report": None if report is None else str(report)}
-        out.result({**files, **_as_dict(done, request)})
+        out.result({**files, **_as_dict(done, request, latencies)})
 
 
 @dataclass(frozen=True)
 class _Request:
     """Holds what is quantised, with which samples and labels, by which method (and its percentage), and within which
-    bounds (percentage points of top-1, and decibels)."""
+    bounds (percentage points of top-1, and decibels). `curve` variants are measured besides those that the bounds need.
+    `timing` says how latency is measured, if it is."""
 
     network: Network
     samples: Path
     labels: Path | None
     method: tuple[Method, float]
     bounds: tuple[float | None, float | None]
+    curve: int
+    timing: TimingRequest | None
 
 
-def _quantized(request: _Request, pixels: Pixels, curve: int, out: Output) -> Quantized:
-    """Quantise a network, and measure `curve` variants besides those that the bounds need. Raises BadInput if it cannot
-    be done."""
+def _quantized(request: _Request, pixels: Pixels, out: Output) -> tuple[Quantized, Latencies | None]:
+    """Quantise a network, and measure latencies if they are asked for. Raises BadInput if it cannot be done."""
     from tuner.quantization import Bounds, Calibration, Wanted, open_samples, prepare, quantize, read_labels
     from tuner.quantization import Method as Ranges
 
@@ -166,8 +202,11 @@ def _quantized(request: _Request, pixels: Pixels, curve: int, out: Output) -> Qu
         rows = prepared.inputs[0].shape[0] if prepared.inputs and prepared.inputs[0].shape else 1
         labels = None if request.labels is None else read_labels(request.labels, len(samples), rows)
         with _shown(out) as progress:
-            wanted = Wanted(Calibration(Ranges(method), percentile), Bounds(*request.bounds), labels, curve)
-            return quantize(prepared, samples, wanted, scratch=Path(folder), progress=progress)
+            wanted = Wanted(Calibration(Ranges(method), percentile), Bounds(*request.bounds), labels, request.curve)
+            done = quantize(prepared, samples, wanted, scratch=Path(folder), progress=progress)
+        if request.timing is None:
+            return done, None
+        return done, measure_latencies(network, done.choice, samples[0], request.timing, out)
 
 
 def _pixels(scale: float, mean: str, std: str) -> Pixels:
@@ -223,6 +262,14 @@ def _show(done: Quantized, has_labels: bool, out: Output) -> None:
     out.show(f"{whole} of {len(products)} convolutions and dense layers are in int8, with {share}")
 
 
+def _show_latencies(done: Quantized, latencies: Latencies, out: Output) -> None:
+    out.show(latency_table(done.choice, latencies))
+    out.show(
+        f"timed in turns on {latencies.device}; {latencies.measured} of the {latencies.operators} operators of these "
+        "networks have a config that was measured there (tune model M.onnx tunes those of one network)"
+    )
+
+
 def _operators(judged: Sequence[Judged]) -> Table:
     table = Table("operator", "type", "SQNR alone, dB", "computed in", "why")
     for one in judged:
@@ -244,9 +291,13 @@ def _qualities(done: Quantized, has_labels: bool) -> Table:
     return table
 
 
-def _as_dict(done: Quantized, request: _Request) -> dict[str, Any]:
-    """Return what was done as JSON: decibels, per cent, and shares of 1."""
+def _as_dict(done: Quantized, request: _Request, latencies: Latencies | None) -> dict[str, Any]:
+    """Return what was done as JSON: decibels, per cent, shares of 1, and seconds."""
     choice = done.choice
+
+    def described(variant: Variant) -> dict[str, Any]:
+        return {**asdict(variant), "seconds": latencies and latencies.of(variant)}
+
     return {
         "model": str(request.network.file),
         "method": request.method[0].value,
@@ -265,7 +316,8 @@ def _as_dict(done: Quantized, request: _Request) -> dict[str, Any]:
             }
             for judged in choice.operators
         ],
-        "float": asdict(choice.exact),
-        "variants": [asdict(variant) for variant in choice.variants],
-        "chosen": asdict(choice.chosen),
+        "float": {**asdict(choice.exact), "seconds": latencies and latencies.float_seconds},
+        "variants": [described(variant) for variant in choice.variants],
+        "chosen": described(choice.chosen),
+        "timed_on": latencies and latencies.device,
     }

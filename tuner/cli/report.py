@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,7 +24,9 @@ from tuner.errors import BadInput
 from tuner.files import write_whole
 
 if TYPE_CHECKING:
+    from tuner.module import Manifest
     from tuning_db.record import DeviceKey
+    from tuning_db.store import Store
 
 ModulesArgument = Annotated[
     list[Path] | None, typer.Argument(metavar="[DIR]...", help="Folders that `tune build` wrote.")
@@ -65,12 +67,9 @@ def command(
         folders = modules or []
         manifests = [read_manifest(folder, check_files=False) for folder in folders]
         with open_db(db, create=False, read_only=True) as store:
-            roofs: dict[str, dict[str, float]] = {}
+            roofs: dict[str, dict[str, Any]] = {}
             if measure:
-                from tuning_db.record import DeviceKey
-
-                built = [DeviceKey.from_dict(p.key) for manifest in manifests for p in manifest.devices]
-                roofs = _roofs([*store.devices(), *built], out)
+                roofs = _roofs(_computed(store, manifests), out)
                 benches += [_compared(folder, out) for folder in folders]
             page = render(collect(store, folders, benches, roofs))
         write_whole(output, page.encode())
@@ -94,19 +93,34 @@ def read_bench(path: Path) -> dict[str, Any]:
     return dict(data)
 
 
-def _roofs(keys: Sequence[DeviceKey], out: Output) -> dict[str, dict[str, float]]:
-    """Measure the peaks of those devices that are here. Return `roof_of` of each by the device's key."""
+def _computed(store: Store, manifests: Sequence[Manifest]) -> dict[DeviceKey, set[str]]:
+    """Return the dtypes that each device has computed in, in a database and in modules."""
+    from tuning_db.record import DeviceKey
+
+    dtypes = {key: {workload.dtype for workload in store.workloads(key)} for key in store.devices()}
+    for manifest in manifests:
+        keys = [DeviceKey.from_dict(processor.key) for processor in manifest.devices]
+        for key in keys:
+            dtypes.setdefault(key, set())
+        for operator in manifest.operators:
+            dtypes[keys[operator.device]].add(operator.workload.dtype)
+    return dtypes
+
+
+def _roofs(dtypes: Mapping[DeviceKey, set[str]], out: Output) -> dict[str, dict[str, Any]]:
+    """Measure the peaks of those devices that are here, in the precisions of these dtypes. Return `roof_of` of each by
+    the device's key."""
     from tuner.devices import find_device
     from tuner.devices.roof import roof_of
 
     roofs = {}
-    for key in dict.fromkeys(keys):
+    for key, computed in dtypes.items():
         device = find_device(key)
         if device is None:
             out.remark(f"{key.kind} {key.model} is not here: its peak is not measured")
             continue
         out.remark(f"measuring the peak of {device.title}")
-        roofs[key.key] = roof_of(device)
+        roofs[key.key] = roof_of(device, computed)
     return roofs
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from statistics import median
 from typing import Any
 
@@ -12,7 +13,8 @@ from tvm import te, tirx
 from templates import default
 from templates.gpu import opencl_text  # noqa: F401  registers what OpenCL kernels are rewritten by
 from tuner.devices.base import Device
-from tuner.devices.peak import fma_peak
+from tuner.devices.peak import fma_peak, peak_of
+from tuner.precision import precision_of
 
 _ELEMENTS = 1 << 24  # of each of the three arrays: no cache holds them
 _REPEATS = 5
@@ -20,10 +22,22 @@ _LAUNCHES = 20  # one after the other
 _FEW = 1 << 10  # numbers: enough for a parallel loop, and nothing to compute
 
 
-def roof_of(device: Device) -> dict[str, Any]:
-    """Measure the device's peak of multiply-adds and the rate of its memory, in operations and bytes a second. This
-    takes seconds."""
-    return {"flops": fma_peak(device), "bytes_per_second": _stream_rate(device)}
+def roof_of(device: Device, dtypes: Iterable[str] = ()) -> dict[str, Any]:
+    """Measure the device's peak of multiply-adds in float32 and the rate of its memory, in operations and bytes a
+    second. "peaks" has that peak, and those of workloads of other `dtypes` that it has, by their precision. This takes
+    seconds."""
+    flops = fma_peak(device)
+    return {"flops": flops, "peaks": peaks_of(device, dtypes, flops), "bytes_per_second": _stream_rate(device)}
+
+
+def peaks_of(device: Device, dtypes: Iterable[str], flops: float) -> dict[str, float]:
+    """Measure the peaks of workloads of some dtypes, where the device has such. Return them by their precision,
+    together with float32's, which is `flops`."""
+    peaks = {"float32": flops}
+    for dtype in sorted(set(dtypes) - peaks.keys()):
+        if (peak := peak_of(device, dtype)) is not None:
+            peaks[precision_of(dtype)] = peak
+    return peaks
 
 
 def launch_seconds(device: Device) -> float:

@@ -67,13 +67,14 @@ class Variant:
 @dataclass(frozen=True)
 class Choice:
     """The operators in the order of the nodes, all variants that were measured, and the chosen one with its model.
-    `exact` is the quality of the float network."""
+    `exact` is the quality of the float network. write(variant) makes the model of any variant."""
 
     operators: tuple[Judged, ...]
     variants: tuple[Variant, ...]
     chosen: Variant
     exact: Quality
     model: onnx.ModelProto = field(repr=False)
+    write: Callable[[Variant], onnx.ModelProto] = field(repr=False)
 
 
 def choose(
@@ -123,7 +124,7 @@ class _Chooser:
         chosen = self._network.quantised(self._ranked[count:])
         judged = tuple(Judged(op, costs.get(op.name), self._why(op, chosen, self._ranked[:count])) for op in operators)
         variants = tuple(self._variants[key] for key in sorted(self._variants))
-        return Choice(judged, variants, self._variants[count], exact, self._written(chosen))
+        return Choice(judged, variants, self._variants[count], exact, self._written(chosen), self._write)
 
     def _costs(self, names: Sequence[str]) -> dict[str, float]:
         """Return the SQNR of the outputs if each of these operators is quantised alone, in decibels."""
@@ -164,6 +165,9 @@ class _Chooser:
             share = sum(op.multiply_adds for op in whole) / max(all_adds, 1)
             self._variants[in_float] = Variant(in_float, len(whole), share, quality)
         return self._variants[in_float]
+
+    def _write(self, variant: Variant) -> onnx.ModelProto:
+        return self._written(self._network.quantised(self._ranked[variant.in_float :]))
 
     def _quality(self, nodes: set[str], indices: Sequence[int] | None) -> Quality:
         return self._judge.quality(self._judge.open(self._written(nodes)), indices)

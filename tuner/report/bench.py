@@ -1,4 +1,5 @@
-"""Compares a built module with its peers in one run. Start at `compare`, or at `time_on_board` for a module alone.
+"""Compares a built module with its peers in one run. Start at `compare`, at `time_together` for several modules, or at
+`time_on_board` for a module alone.
 
 Every contender is a child process, because the thread pools of two systems in one process disturb each other by
 orders of magnitude. All are pinned to the same CPUs and have the same number of threads. Blocks of runs alternate.
@@ -174,6 +175,28 @@ def compare(
     return Comparison(
         ours, tuple(measured.values()), options.threads, options.cpus, skipped, profile, sizes=manifest.sizes
     )
+
+
+def time_together(
+    modules: Mapping[str, Path],
+    *,
+    inputs: Mapping[str, np.ndarray],
+    options: BenchOptions,
+    progress: Callable[[str], None],
+) -> dict[str, float]:
+    """Time built modules of the same inputs, alternating. Return the seconds of an inference of each, as the median of
+    its blocks. Raises ContenderFailed if one fails."""
+    with ExitStack() as stack:
+        folder = stack.enter_context(Scratch())
+        write_arrays(folder / "inputs.npz", inputs)
+        running: dict[str, Contender] = {}
+        for number, (name, module) in enumerate(modules.items()):
+            progress(f"starting {name}")
+            files = (str(folder / "inputs.npz"), str(folder / f"{number}.npz"))
+            spec = Spec(OURS, str(module.resolve()), options.threads, options.cpus, *files)
+            running[name] = stack.enter_context(_started(spec, folder / f"{number}.log"))
+        times = alternate(running, options.rounds, options.block_seconds, progress)
+    return {name: median(map(median, blocks)) for name, blocks in times.items()}
 
 
 def time_on_board(

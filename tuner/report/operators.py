@@ -10,9 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from templates.workloads import flop_of
+from tuner.precision import precision_of
 from tuning_db.record import Config, Workload
 
-PEAK_METHOD = "fastest of several runs of a kernel of fused multiply-adds in registers, same threads, same process"
+PEAK_METHOD = (
+    "for each precision the fastest of several runs of a kernel of multiply-adds in registers, by the instruction that "
+    "kernels have for it, same threads, same process"
+)
 
 
 @dataclass(frozen=True)
@@ -38,16 +42,22 @@ class Call:
         """Return the operations a second, or None if the operations are not counted."""
         return None if self.flop is None else self.flop / self.seconds
 
+    @property
+    def precision(self) -> str | None:
+        """Return what the call multiplies, such as "int8", or None if that is not known."""
+        return None if self.workload is None else precision_of(self.workload.dtype)
+
 
 @dataclass(frozen=True)
 class Profile:
-    """The calls of an inference, and the peak that they are compared with.
+    """The calls of an inference, and the peaks that they are compared with.
 
-    `peak_flops` is in float32 operations a second, and was measured (see PEAK_METHOD).
+    `peaks` are in operations a second, by precision, and were measured (see PEAK_METHOD). There is one of float32, and
+    one of each other precision that the calls have and the device has an instruction for.
     """
 
     calls: tuple[Call, ...]
-    peak_flops: float
+    peaks: Mapping[str, float]
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Profile:
@@ -62,16 +72,23 @@ class Profile:
             )
             for call in data["calls"]
         )
-        return cls(calls, data["peak_flops"])
+        return cls(calls, data["peaks"])
 
     @property
     def seconds(self) -> float:
         """Return the seconds of all calls together. An inference also takes the time between the calls."""
         return sum(call.seconds for call in self.calls)
 
+    def share(self, call: Call) -> float | None:
+        """Return a call's share of the peak of its own precision, or None if the operations are not counted or there is
+        no such peak."""
+        peak = self.peaks.get(call.precision or "")
+        return None if call.flops is None or peak is None else call.flops / peak
+
     def as_dict(self) -> dict[str, Any]:
         return {
-            "peak_gflops": self.peak_flops / 1e9,
+            "peak_gflops": self.peaks["float32"] / 1e9,
+            "peaks_gflops": {precision: peak / 1e9 for precision, peak in self.peaks.items()},
             "peak_method": PEAK_METHOD,
             "calls": [
                 {
@@ -81,7 +98,8 @@ class Profile:
                     "workload": None if call.workload is None else call.workload.as_dict(),
                     "template": None if call.config is None else call.config.template,
                     "gflops": None if call.flops is None else call.flops / 1e9,
-                    "share_of_peak": None if call.flops is None else call.flops / self.peak_flops,
+                    "precision": call.precision,
+                    "share_of_peak": self.share(call),
                 }
                 for call in self.calls
             ],

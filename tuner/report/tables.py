@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from rich.table import Table
 
 from tuner.module import Sizes
+from tuner.precision import INT8
 from tuner.report.bench import Comparison, Measured
 from tuner.report.operators import Call, Profile
 from tuner.session import SessionReport, TaskReport
@@ -60,6 +61,11 @@ def microseconds(seconds: float | None) -> str:
 def mebibytes(size: int | None) -> str:
     """Return a number of bytes as MiB with three significant digits, or "-" for None."""
     return "-" if size is None else f"{size / 2**20:.3g}"
+
+
+def rate_unit(precision: str) -> str:
+    """Return the unit of a kernel's speed, which is given in billions of operations a second."""
+    return "Gop/s" if precision == INT8 else "GF/s"
 
 
 def sizes_text(sizes: Sizes) -> str:
@@ -170,12 +176,13 @@ def operator_table(profile: Profile, most: int = 25) -> Table:
 
     The other kernels share one row, and the calls of the virtual machine share another.
     """
-    peak = f"peak {profile.peak_flops / 1e9:.0f} GF/s (measured: multiply-adds in registers)"
+    peaks = ", ".join(f"{name} {peak / 1e9:.0f} {rate_unit(name)}" for name, peak in profile.peaks.items())
     table = Table(
         box=None,
         title="Where the time goes",
         title_justify="left",
-        caption=f"GF/s by the direct algorithm's operations, {peak}",
+        caption=f"GF/s by the direct algorithm's operations, shares of the peak of each one's precision (measured: "
+        f"multiply-adds in registers): {peaks}",
         caption_justify="left",
     )
     table.add_column("operator", overflow="fold")
@@ -203,5 +210,5 @@ def _call_cells(call: Call, profile: Profile) -> tuple[str, ...]:
     cells = (clipped(call.name), what, microseconds(call.seconds), f"{call.seconds / profile.seconds:.0%}")
     if call.flops is None:
         return (*cells, "-", "-", "-")
-    template = short_config(call.config) if call.config else "none"
-    return (*cells, f"{call.flops / 1e9:.0f}", f"{call.flops / profile.peak_flops:.0%}", template)
+    template, share = short_config(call.config) if call.config else "none", profile.share(call)
+    return (*cells, f"{call.flops / 1e9:.0f}", "-" if share is None else f"{share:.0%}", template)

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,10 @@ from templates.cpu.dot_products import products_of
 from tests.browser import needs_chromium, opened
 from tests.templates.support import host_target
 from tests.tuner.cli.conftest import TUNE, Done, everything_under, run_tune
+from tests.tuner.graph.networks import Net
 from tests.tuner.quantization.networks import classifier, samples
+from tuner.cli.mixtures import chosen_variants
+from tuner.quantization import Choice, Quality, Variant
 from tuner.report.page import render_quantised
 
 BOUND = 20  # decibels, which the network keeps with one operator in float
@@ -83,6 +87,34 @@ def test_labels_make_it_accuracy(folder: Path) -> None:
     assert "right top-1" in done.out
 
 
+def test_latency_is_measured_of_float_and_of_integers(folder: Path) -> None:
+    """The network has one convolution: there is no mixture between the two."""
+    net = Net(seed=2)
+    net.save(folder / "one_conv.onnx", net.op("Relu", net.conv(net.input(1, 3, 16, 16), (3, 16), 3)))
+    words = ("--measure", "--minutes", 0.005, "--threads", 1, "--report", "timed.html", "-o", "timed.onnx", "--json")
+    done = run_tune("quantize", "one_conv.onnx", "-c", "x.npz", *words, cwd=folder)
+    assert done.status == 0, done.err
+    found = done.json()
+    (variant,) = found["variants"]
+    assert variant == found["chosen"]
+    assert variant["seconds"] > 0
+    assert found["float"]["seconds"] > 0
+    assert "1 thread" in found["timed_on"]
+    assert "0 of the 2 operators of these networks have a config that was measured there" in " ".join(done.err.split())
+    (row,) = (line for line in done.err.splitlines() if "0 (written)" in line)
+    assert f"{variant['seconds'] * 1e3:.4g}" in row
+    assert f"{found['float']['seconds'] / variant['seconds']:.2f}" in row
+    assert (folder / "timed.html").read_text().count('"timed_on"') == 1
+
+
+def test_first_and_chosen_variants_are_timed() -> None:
+    quality = Quality(30.0)
+    variants = tuple(Variant(count, max(39 - count, 0), 0.5, quality) for count in range(41))
+    choice = Choice((), variants, variants[7], quality, onnx.ModelProto(), lambda _: onnx.ModelProto())
+    assert [variant.in_float for variant in chosen_variants(choice)] == [0, 7, 10, 19, 28, 38]
+    assert chosen_variants(replace(choice, variants=variants[:1], chosen=variants[0])) == [variants[0]]
+
+
 def test_images_are_samples(folder: Path) -> None:
     image = pytest.importorskip("PIL.Image")
     (folder / "images").mkdir()
@@ -109,6 +141,9 @@ def test_images_are_samples(folder: Path) -> None:
         (("-c", "x.npz", "--labels", "few.txt"), "few.txt: holds 2 labels for 32 samples"),
         (("-c", "x.npz", "--method", "guess"), "'minmax', 'percentile', 'entropy'"),
         (("-c", "x.npz", "--max-drop", "-1"), "--max-drop"),
+        (("-c", "x.npz", "--threads", 1), "say how latency is measured: give --measure, too"),
+        (("-c", "x.npz", "--measure", "--device", "board:pi"), "--device board:pi: networks are timed on devices of"),
+        (("-c", "x.npz", "--measure", "--minutes", 0), "--minutes must be a positive number"),
     ],
 )
 def test_what_cannot_be_done_is_one_line_and_writes_nothing(folder: Path, words: tuple, says: str) -> None:
@@ -154,7 +189,31 @@ def test_the_page_plots_quality_against_integers(folder: Path, quantized: Done, 
         alone = [row["sqnr_alone"] for row in found["operators"] if row["sqnr_alone"] is not None]
         assert page.numbers("operators", "SQNR alone, dB")[: len(alone)] == sorted(alone)
         assert page.serious_faults() == []
+        assert "Latency was not measured" in page.page.locator("#noise").inner_text()
+        assert page.page.locator('[data-chart="sqnr-latency"]').count() == 0
         page.keep_screenshot(f"quantised-{size}")
+
+
+@needs_chromium
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_plots_quality_against_latency(folder: Path, quantized: Done, scheme: str) -> None:
+    data = quantized.json()
+    data["timed_on"], data["float"]["seconds"] = "a device", 4e-3
+    for variant in (*data["variants"], data["chosen"]):
+        if variant["in_integers"]:
+            variant["seconds"] = 2e-3 + 1e-4 * variant["in_float"]
+    (folder / "latency.html").write_text(render_quantised(data))
+    with opened((folder / "latency.html").as_uri(), color_scheme=scheme) as page:
+        chosen = data["chosen"]
+        others = [v for v in data["variants"] if v["seconds"] and v["in_float"] != chosen["in_float"]]
+        for chart in ("sqnr", "top1"):
+            wanted = [(1e3 * v["seconds"], v["quality"][chart]) for v in (*others, chosen)]
+            np.testing.assert_allclose(page.marks(f"{chart}-latency"), wanted)
+            labels = page.page.locator(f'[data-chart="{chart}-latency"] [data-label]').all_text_contents()
+            assert labels == ["float32", *(str(v["in_float"]) for v in (*others, chosen))]
+        assert "a device" in page.page.locator("#summary").inner_text()
+        assert page.serious_faults() == page.complaints == []
+        page.keep_screenshot(f"quantised-latency-{scheme}")
 
 
 @needs_chromium

@@ -25,7 +25,7 @@ def test_a_network_is_quantised_tuned_and_built_as_it_says(tmp_path: Path) -> No
     with Reader(tmp_path) as reader:
         reader.follow(ROOT / "docs" / "quantize.md")
     assert [words[1] for words in reader.done] == [
-        *("quantize", "quantize", "model", "build", "quantize"),
+        *("quantize", "quantize", "model", "build", "quantize", "quantize"),
         *("model", "build"),
     ]
     assert is_quantised(onnx.load(tmp_path / "net.int8.onnx"))

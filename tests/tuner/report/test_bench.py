@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from templates.workloads import Dense
 from tests.tuner.tiny_network import write_tiny_network
 from tuner.devices import open_device, usable_cpus
 from tuner.errors import BadInput
@@ -79,7 +80,7 @@ def test_the_profile_covers_every_anchor(comparison):
     assert [call.workload.op for call in anchors] == ["conv2d", "conv2d", "conv2d", "dense"]
     assert all(call.config is not None and call.seconds > 0 for call in anchors)
     assert anchors[0].flop == 2 * 16 * 16 * 16 * 3 * 9
-    assert profile.peak_flops > 0
+    assert profile.peaks["float32"] > 0
     assert anchors[0].flops == anchors[0].flop / anchors[0].seconds
 
 
@@ -114,7 +115,7 @@ def _measured(name: str, *blocks: float, error: float | None = None) -> Measured
 def test_tables_show_the_figures():
     call = Call("conv1", "conv2d_direct", 1e-3, None, None)
     vm = Call("alloc", "vm.builtin.alloc_tensor", 1e-6, None, None)
-    profile = Profile((call, vm), 2e11)
+    profile = Profile((call, vm), {"float32": 2e11, "int8": 8e11})
     peer = _measured("peer", 0.004, 0.005, 0.006, error=3e-6)
     comparison = Comparison(_measured("ours", 0.002, 0.0025, 0.003), (peer,), 2, (0, 1), {}, profile)
     text = _text(comparison_table(comparison))
@@ -124,5 +125,27 @@ def test_tables_show_the_figures():
     text = _text(operator_table(profile))
     assert "conv1" in text
     assert "virtual machine" in text
-    assert "peak 200 GF/s" in text
-    assert _text(operator_table(Profile((call,) * 30, 2e11), most=25)).count("conv1") == 25
+    assert "float32 200 GF/s, int8 800 Gop/s" in " ".join(text.split())
+    assert _text(operator_table(Profile((call,) * 30, {"float32": 2e11}), most=25)).count("conv1") == 25
+
+
+def test_a_share_is_of_the_peak_of_the_own_precision():
+    peaks = {"float32": 2e11, "int8": 8e11}
+    float32, integers, halves = (
+        Call(dtype, dtype, 1e-3, Dense(100, 1000, 1000).workload(dtype=dtype), None)
+        for dtype in ("float32", "uint8", "float16")
+    )
+    profile = Profile((float32, integers, halves), peaks)
+    assert profile.share(float32) == pytest.approx(1.0)
+    assert profile.share(integers) == pytest.approx(0.25)
+    assert profile.share(halves) is None
+    told = profile.as_dict()
+    assert [call["precision"] for call in told["calls"]] == ["float32", "int8", "float16"]
+    assert [call["share_of_peak"] for call in told["calls"]] == [profile.share(call) for call in profile.calls]
+    assert told["peaks_gflops"] == {"float32": 200.0, "int8": 800.0}
+    rows = [line.split() for line in _text(operator_table(profile)).splitlines()]
+    assert {row[0]: row[-2] for row in rows if row and row[0] in ("float32", "uint8", "float16")} == {
+        "float32": "100%",
+        "uint8": "25%",
+        "float16": "-",
+    }

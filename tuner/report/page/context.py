@@ -11,6 +11,7 @@ from typing import Any
 from sqlalchemy import select
 
 from templates.traffic import bytes_of
+from tuner.precision import precision_of
 from tuner.report.page.names import device_text, distinct_texts, flop_or_none, knobs_text
 from tuner.report.page.scan import Pair, Pass
 from tuning_db import schema
@@ -77,7 +78,7 @@ class Context:
             "id": f"{pair[0]}.{pair[1]}",
             "op": workload.op,
             "text": texts[workload],
-            "dtype": workload.dtype,
+            "precision": precision_of(workload.dtype),
             "device": self.device_of[pair[1]],
             "trials": found.trials[pair],
             "configs": found.configs.get(pair, 0),

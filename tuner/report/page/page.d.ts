@@ -31,9 +31,11 @@ interface QuantisedData {
   samples: { calibrated: number; judged: number };
   top1_is: "accuracy" | "agreement" | null;
   operators: QuantisedOperator[];
-  float: Quality;
+  float: Quality & { seconds: number | null };
   variants: QuantisedVariant[];
   chosen: QuantisedVariant;
+  /** The device that the seconds are of, null if nothing was timed. */
+  timed_on: string | null;
 }
 
 interface QuantisedOperator {
@@ -50,6 +52,8 @@ interface QuantisedVariant {
   in_integers: number;
   share: number;
   quality: Quality;
+  /** Seconds of an inference, null if that was not measured. */
+  seconds: number | null;
 }
 
 interface Quality {
@@ -69,7 +73,7 @@ interface TaskRecord {
   id: string;
   op: string;
   text: string;
-  dtype: string;
+  precision: string;
   device: number;
   trials: number;
   configs: number;
@@ -134,6 +138,7 @@ interface KnobView {
 
 interface Roof {
   device: number;
+  precision: string;
   measured: boolean;
   flops: number | null;
   bytes_per_second: number | null;
@@ -206,6 +211,7 @@ interface Sizes {
 interface LayerRecord {
   node: string;
   text: string;
+  precision: string;
   template: string | null;
   knobs: string | null;
   layout: string | null;
@@ -220,7 +226,8 @@ interface LayerRecord {
 }
 
 interface Profile {
-  peak: number;
+  /** Operations a second by precision. */
+  peaks: Record<string, number>;
   calls: { name: string; function: string; seconds: number }[];
 }
 
@@ -321,6 +328,8 @@ interface Point {
   y: number;
   /** Tells what the point is, to whoever walks through the chart. */
   text: string;
+  /** Stands beside the mark. */
+  label?: string;
   task?: number;
 }
 
@@ -399,7 +408,7 @@ interface Layer extends LayerRecord {
   measured: number | null;
   /** `measured` if that is known, otherwise the seconds of the stored trial. */
   took: number | null;
-  /** The share of the device's peak, null if that or the time is not known. */
+  /** The share of the device's peak in the layer's precision, null if that or the time is not known. */
   share: number | null;
   turn: Staged | null;
 }

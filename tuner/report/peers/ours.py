@@ -37,12 +37,14 @@ class Ours:
         return self._opened
 
     def profile(self, inputs: Mapping[str, np.ndarray], threads: int) -> dict[str, Any]:
-        """Return the seconds of every kernel call in execution order, and the peak in flop a second.
+        """Return the seconds of every kernel call in execution order, and the peaks in operations a second, by
+        precision.
 
-        The peak is that of the device, or of `threads` threads of the CPU if the module runs on the CPU.
+        The peaks are those of the device, or of `threads` threads of the CPU if the module runs on the CPU.
         """
         from tuner.devices import open_device
         from tuner.devices.peak import fma_peak
+        from tuner.devices.roof import peaks_of
         from tuner.module import device_for
 
         assert self._opened is not None
@@ -59,4 +61,5 @@ class Ours:
             for call in self._opened.profile(inputs)
         ]
         with self._opened.on_its_cores():  # elsewhere the peak's kernel would share a core with a thread of the pool
-            return {"calls": calls, "peak_flops": fma_peak(device)}
+            dtypes = [operator.workload.dtype for operator in manifest.operators]
+            return {"calls": calls, "peaks": peaks_of(device, dtypes, fma_peak(device))}

@@ -141,7 +141,7 @@ def test_layers_of_a_module_stand_beside_their_peers_and_the_graph_has_its_copie
     keys = [DeviceKey.from_dict(d["key"]) for d in manifest["devices"]]
     with open_db(reported.folder / "t.db", read_only=True) as store, opened(reported.address) as page:
         assert page.numbers("layers-0", "time") == [o["seconds"] for o in manifest["operators"]]
-        assert [page.texts("layers-0", 4)[i] for i in range(len(manifest["operators"]))] == [
+        assert [page.texts("layers-0", 5)[i] for i in range(len(manifest["operators"]))] == [
             manifest["devices"][o["device"]]["name"] for o in manifest["operators"]
         ]
         rivals = []
@@ -335,6 +335,30 @@ def test_operators_whose_operations_are_not_counted_are_listed_below_the_rooflin
         page.page.select_option("#filter-op", "dense")
         assert page.page.locator('[data-table="uncounted"]').count() == 0
         assert page.complaints == []
+
+
+def test_integers_stand_under_a_roof_of_their_own(tmp_path: Path):
+    """Float32's peak, which is lower here than what the kernel of integers does, is never its roof."""
+    dense, seconds = Dense(64, 1024, 1024), 1e-3
+    peaks = {"float32": 1e11, "int8": 4e11}
+    with open_db(tmp_path / "t.db") as store:
+        workloads = [dense.workload(dtype=dtype) for dtype in ("float32", "uint8", "float16")]
+        store.add_many([replace(made.trial(1, seconds), workload=w) for w in workloads])
+        roofs = {made.LAPTOP.key: {"flops": 1e11, "peaks": peaks, "bytes_per_second": 1e11}}
+        data = collect(store, roofs=roofs)
+        (tmp_path / "page.html").write_text(render(data), encoding="utf-8")
+    with opened((tmp_path / "page.html").as_uri()) as page:
+        assert sorted(page.texts("tasks", 2)) == ["float16", "float32", "int8"]
+        ids = {roof["precision"]: i for i, roof in enumerate(data["roofs"])}
+        for precision, peak in peaks.items():
+            assert page.numbers(f"roofs-{ids[precision]}", "of peak") == [pytest.approx(dense.flop / seconds / peak)]
+            assert page.numbers(f"roofs-{ids[precision]}", "of the roof") == [
+                pytest.approx(dense.flop / seconds / peak)
+            ]
+            assert len(page.marks(f"roofline-{ids[precision]}")) == 1
+        assert page.numbers(f"roofs-{ids['float16']}", "of peak") == [None]  # this device has no such peak
+        assert "Gop/s" in page.texts(f"roofs-{ids['int8']}", 2)[0]
+        assert page.serious_faults() == page.complaints == []
 
 
 def collect_of(db: Path, workload: Workload, seconds: float) -> dict[str, Any]:

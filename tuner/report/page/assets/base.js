@@ -129,9 +129,12 @@ function mebibytes(bytes) {
   return isKnown(bytes) ? `${digits(bytes / 2 ** 20, 3)} MiB` : "-";
 }
 
-/** @param {number | null | undefined} flops operations a second */
-function rate(flops) {
-  return flops ? `${digits(flops / 1e9, 3)} GF/s` : "-";
+/**
+ * @param {number | null | undefined} speed operations a second
+ * @param {string} precision of the numbers that they are made with
+ */
+function rate(speed, precision) {
+  return speed ? `${digits(speed / 1e9, 3)} ${precision === "int8" ? "Gop/s" : "GF/s"}` : "-";
 }
 
 /**

@@ -165,8 +165,36 @@ function curve(svg, series, index, sx, sy) {
     const transform = `translate(${p.px.toFixed(1)},${p.py.toFixed(1)})`;
     const told = { "data-series": series.name, transform, "data-x": p.point.x, "data-y": p.point.y };
     svg.append(draw("path", { class: `mark ${colour}`, d: SHAPES[index % 7], ...told }));
+    if (p.point.label) svg.append(labelOf(svg, p, p.point.label));
   }
   return placed;
+}
+
+/**
+ * Makes the text beside a mark, where it covers no other label.
+ * @param {SVGSVGElement} svg
+ * @param {Placed<Point>} mark
+ * @param {string} label
+ */
+function labelOf(svg, mark, label) {
+  const wide = 7 * label.length + 2;
+  const [left, right, above, below] = [mark.px - 8 - wide / 2, mark.px + 8 + wide / 2, mark.py - 9, mark.py + 17];
+  const places = [
+    [right, mark.py + 4],
+    [left, mark.py + 4],
+    [mark.px, above],
+    [mark.px, below],
+  ].filter(([x]) => x + wide / 2 < svg.viewBox.baseVal.width);
+  const others = [...svg.querySelectorAll("[data-label]")].map((other) => ({
+    x: Number(other.getAttribute("x")),
+    y: Number(other.getAttribute("y")),
+    wide: 7 * (other.textContent ?? "").length + 2,
+  }));
+  const free = places.find(([x, y]) =>
+    others.every((o) => Math.abs(o.y - y) >= 12 || Math.abs(o.x - x) >= (o.wide + wide) / 2),
+  );
+  const [x, y] = free ?? places[0];
+  return draw("text", { class: "soft", "data-label": label, x, y, "text-anchor": "middle" }, label);
 }
 
 /**

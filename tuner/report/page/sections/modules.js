@@ -3,15 +3,15 @@
 const SLOWEST = 15; // calls or layers of a chart
 
 /**
- * Returns the operations a second that a module's device can do, null if that was not measured.
+ * Returns the operations a second that a layer's device can do in its precision, null if that was not measured.
  * @param {Data} data
  * @param {Module} module
- * @param {number} device
+ * @param {LayerRecord} layer
  */
-function peakOf(data, module, device) {
-  const at = data.devices.findIndex((d) => d.name === module.devices[device].title);
-  const roof = data.roofs.find((r) => r.device === at && r.measured);
-  return roof ? roof.flops : (module.profile?.peak ?? null);
+function peakOf(data, module, layer) {
+  const at = data.devices.findIndex((d) => d.name === module.devices[layer.device].title);
+  const roof = data.roofs.find((r) => r.device === at && r.precision === layer.precision && r.measured);
+  return roof ? roof.flops : (module.profile?.peaks[layer.precision] ?? null);
 }
 
 /**
@@ -49,7 +49,7 @@ function layerOf(data, module, i) {
   const calls = module.profile?.calls.filter((c) => c.name === layer.node) ?? [];
   const measured = calls.length ? calls.reduce((sum, c) => sum + c.seconds, 0) : null;
   const took = measured ?? layer.seconds;
-  const peak = peakOf(data, module, layer.device);
+  const peak = peakOf(data, module, layer);
   const share = peak && layer.flop && took ? layer.flop / took / peak : null;
   const node = module.flow.nodes.find((n) => n.operator === i);
   return { ...layer, measured, took, share, turn: node && isStaged(node) ? node : null };
@@ -120,7 +120,7 @@ function aboutLayers(module, layers, timed) {
     vendors,
     timed.length < layers.length ? `${known}sums and shares are of these alone. ` : "",
     layers.some((l) => l.flop && l.share === null)
-      ? "The peak of the device was not measured: tune report --measure does so on it. "
+      ? "The peak of a device in some layers' precision was not measured: tune report --measure does so on it. "
       : "",
   );
 }
@@ -137,12 +137,13 @@ function layerColumns(module, stages) {
   return [
     { title: "layer", get: (l) => l.node },
     { title: "computes", get: (l) => l.text },
+    { title: "precision", get: (l) => l.precision },
     { title: "template", get: (l) => l.template },
     { title: "layout", get: (l) => l.layout },
     { title: "device", get: (l) => module.devices[l.device].short },
     { title: "time", number: true, get: (l) => l.seconds, text: (l) => time(l.seconds) },
     ...(module.profile ? measured : []),
-    { title: "speed", number: true, get: speed, text: (l) => rate(speed(l)) },
+    { title: "speed", number: true, get: speed, text: (l) => rate(speed(l), l.precision) },
     { title: "of peak", number: true, get: (l) => l.share, text: (l) => percent(l.share) },
     ...module.vendors.flatMap(vendorColumns),
     ...(stages.length ? turnColumns(stages) : []),

@@ -15,6 +15,7 @@ from tvm.target import Target
 from templates.template import AnchorTemplate, template_named
 from templates.traffic import bytes_of
 from tuner.module import Manifest, OperatorEntry, read_manifest
+from tuner.precision import precision_of
 from tuner.report.page.context import Context
 from tuner.report.page.flow import flow_of
 from tuner.report.page.names import device_text, flop_or_none, knobs_text, workload_text
@@ -68,6 +69,7 @@ def _layer(
     return {
         "node": operator.node,
         "text": workload_text(workload),
+        "precision": precision_of(workload.dtype),
         "template": operator.config and operator.config.template,
         "knobs": operator.config and knobs_text(operator.config.knobs),
         "layout": _layout(manifest, operator),
@@ -118,10 +120,11 @@ def _layout(manifest: Manifest, operator: OperatorEntry) -> str | None:
 
 
 def _profile(bench: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the seconds of every call, and the device's peak in operations a second."""
+    """Return the seconds of every call, and the device's peaks in operations a second, by precision."""
     profile = bench["profile"]
     calls = [{"name": c["name"], "function": c["function"], "seconds": c["seconds"]} for c in profile["calls"]]
-    return {"peak": profile["peak_gflops"] * 1e9, "calls": calls}
+    peaks = profile.get("peaks_gflops", {"float32": profile["peak_gflops"]})  # earlier versions tell float32's alone
+    return {"peaks": {precision: peak * 1e9 for precision, peak in peaks.items()}, "calls": calls}
 
 
 def _bench(bench: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,10 +12,11 @@ function overview(data, view) {
   const columns = [
     { title: "task", get: (t) => t.text },
     { title: "device", get: (t) => data.devices[t.device].name },
+    { title: "precision", get: (t) => t.precision },
     { title: "best", number: true, get: (t) => t.best?.seconds, text: (t) => time(t.best?.seconds) },
     { title: "first", number: true, get: (t) => t.first, text: (t) => time(t.first) },
     { title: "gain", number: true, get: gain, text: (t) => (gain(t) ? `${digits(gain(t), 3)}x` : "-") },
-    { title: "speed", number: true, get: gflops, text: (t) => rate(gflops(t)) },
+    { title: "speed", number: true, get: gflops, text: (t) => rate(gflops(t), t.precision) },
     { title: "template", get: (t) => t.best?.template },
     { title: "error", number: true, get: (t) => t.best?.error, text: (t) => digits(t.best?.error, 2) },
     { title: "configs", number: true, get: (t) => t.configs },

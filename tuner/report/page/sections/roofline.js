@@ -1,4 +1,4 @@
-// Draws the best kernels under the roof of each device.
+// Draws the best kernels under the roof of each device, one for each precision.
 
 /**
  * @param {Task} task
@@ -19,10 +19,9 @@ function roofline(data, view) {
   const tasks = verified.filter(isCounted);
   const rest = verified.filter((t) => !isCounted(t));
   const nothing = "No kernel whose operations are counted has been verified, or none is left by the filters.";
-  const devices = [...new Set(tasks.map((t) => t.device))];
-  const charts = devices.map((device) => {
-    const mine = tasks.filter((t) => t.device === device);
-    return rooflineOf(data, view, device, mine);
+  const charts = data.roofs.map((roof, id) => {
+    const mine = tasks.filter((t) => t.device === roof.device && t.precision === roof.precision);
+    return mine.length ? rooflineOf(data, view, roof, id, mine) : null;
   });
   return [tasks.length ? charts : el("p", null, nothing), uncounted(data, view, rest)];
 }
@@ -30,21 +29,21 @@ function roofline(data, view) {
 /**
  * @param {Data} data
  * @param {View} view
- * @param {number} device
+ * @param {Roof} found
+ * @param {number} id
  * @param {Counted[]} tasks
  * @returns {Child}
  */
-function rooflineOf(data, view, device, tasks) {
-  const found = data.roofs.find((r) => r.device === device);
+function rooflineOf(data, view, found, id, tasks) {
+  const { device, precision, measured } = found;
   // A limit that is not known is no number: no roof is drawn, and no share of it is told.
-  const roof = { flops: found?.flops ?? Number.NaN, bytes: found?.bytes_per_second ?? Number.NaN };
-  const measured = found?.measured ?? false;
+  const roof = { flops: found.flops ?? Number.NaN, bytes: found.bytes_per_second ?? Number.NaN };
   const knee = roof.flops / roof.bytes;
   const share = (/** @type {Counted} */ t) => Number(gflops(t)) / Math.min(roof.flops, intensity(t) * roof.bytes);
   const series = [...new Set(tasks.map((t) => t.op))].map((name) => {
     const mine = tasks.filter((t) => t.op === name);
     const points = mine.map((t) => {
-      const speed = `${rate(gflops(t))} at ${digits(intensity(t), 3)} operations a byte`;
+      const speed = `${rate(gflops(t), t.precision)} at ${digits(intensity(t), 3)} operations a byte`;
       const text = `${t.text}: ${speed}, ${percent(share(t))} of the roof; ${t.best.template}`;
       return { x: intensity(t), y: Number(gflops(t)), text, task: t.id };
     });
@@ -61,25 +60,26 @@ function rooflineOf(data, view, device, tasks) {
     view.again("curve-task");
   };
   const lowest = Math.min(knee, ...tasks.map(intensity));
-  const name = short(data.devices[device].name);
+  const name = `${short(data.devices[device].name)}, ${precision}`;
   const x = { title: "operations a byte", log: true };
-  const y = { title: "operations a second", log: true, text: rate };
-  const more = { roof: edge, xs: [knee], ys: [roof.flops, lowest * roof.bytes], pick };
+  const y = { title: "billion operations a second", log: true, text: (/** @type {number} */ v) => digits(v / 1e9, 3) };
+  const more = { roof: edge, xs: [2 * knee], ys: [roof.flops, lowest * roof.bytes], pick };
   return [
     el("h3", null, name),
-    aboutRoof(measured, `${rate(roof.flops)} and ${digits(roof.bytes / 1e9, 3)} GB/s`),
-    chart(`roofline-${device}`, `Roofline of ${name}`, x, y, series, more),
-    roofTable(data, view, device, tasks, share, knee),
+    aboutRoof(found, `${rate(roof.flops, precision)} and ${digits(roof.bytes / 1e9, 3)} GB/s`),
+    chart(`roofline-${id}`, `Roofline of ${name}`, x, y, series, more),
+    roofTable(id, name, tasks, view, { share, knee, peak: measured ? roof.flops : null }),
   ];
 }
 
 /**
- * @param {boolean} measured
+ * @param {Roof} roof
  * @param {string} limits
  */
-function aboutRoof(measured, limits) {
+function aboutRoof({ measured, precision }, limits) {
+  const instruction = precision === "int8" ? ", the peak by the instruction that kernels multiply integers with" : "";
   const said = measured
-    ? `Measured when this page was made, beside whatever else ran then: ${limits}. `
+    ? `Measured when this page was made, beside whatever else ran then${instruction}: ${limits}. `
     : `The dashed roof is the fastest that any trial was (${limits}), less than the device can: ` +
       "tune report --measure, on it, measures the real one. ";
   const algorithm =
@@ -89,25 +89,26 @@ function aboutRoof(measured, limits) {
 }
 
 /**
- * @param {Data} data
- * @param {View} view
- * @param {number} device
+ * Lists the operators under a roof. From the `knee` on, in operations a byte, arithmetic is the limit.
+ * @param {number} id
+ * @param {string} name of the device and the precision
  * @param {Counted[]} tasks
- * @param {(task: Counted) => number} share
- * @param {number} knee operations a byte from which on arithmetic is the limit
+ * @param {View} view
+ * @param {{ share: (task: Counted) => number, knee: number, peak: number | null }} roof
  */
-function roofTable(data, view, device, tasks, share, knee) {
+function roofTable(id, name, tasks, view, { share, knee, peak }) {
+  const ofPeak = (/** @type {Counted} */ t) => (peak ? Number(gflops(t)) / peak : null);
   /** @type {Column<Counted>[]} */
   const columns = [
     { title: "operator", get: (t) => t.text },
     { title: "operations a byte", number: true, get: intensity, text: (t) => digits(intensity(t), 3) },
-    { title: "speed", number: true, get: gflops, text: (t) => rate(gflops(t)) },
+    { title: "speed", number: true, get: gflops, text: (t) => rate(gflops(t), t.precision) },
+    { title: "of peak", number: true, get: ofPeak, text: (t) => percent(ofPeak(t)) },
     { title: "of the roof", number: true, get: share, text: (t) => percent(share(t)) },
     { title: "limited by", get: (t) => (intensity(t) < knee ? "memory" : "arithmetic") },
     { title: "template", get: (t) => t.best.template },
   ];
-  const caption = `operators on ${short(data.devices[device].name, 40)}`;
-  return table(`roofs-${device}`, caption, columns, tasks, view);
+  return table(`roofs-${id}`, `operators on ${name}`, columns, tasks, view);
 }
 
 /**
