@@ -10,6 +10,11 @@ channel to them, "window" one per output pixel, and "real" converts them to floa
 "quantize" converts float32, in steps of the result's scale, to uint8: it rounds to the nearest integer, halves to the
 even one, and adds the zero point. "border" changes no value: its operand is what the data outside
 the image counts as.
+
+A quantised result may be added to another tensor and quantised again. "dequantize" makes real numbers of the steps, by
+a scale and a zero point. "bytes" reads the other tensor, which is uint8 and has the output's shape, and "add_bytes"
+adds it, by its own scale and zero point. "divide" divides by a number, the scale of the next quantisation. Each rounds
+as QuantizeLinear and DequantizeLinear of ONNX do.
 """
 
 from __future__ import annotations
@@ -29,10 +34,10 @@ from templates.bounds import at_least, at_most, bind, within
 @dataclass(frozen=True)
 class OperandKind:
     """Describes the operand of a token. It has one value per output channel ("channel"), per output pixel or row
-    ("pixel"), per value of the output ("image"), or one in all ("single"). `dtype` is None if it is stored as the
-    anchor's other real values are."""
+    ("pixel"), per value of the output ("image"), one in all ("single"), or a scale and a zero point ("step"). `dtype`
+    is None if it is stored as the anchor's other real values are."""
 
-    shape: Literal["channel", "pixel", "image", "single"]
+    shape: Literal["channel", "pixel", "image", "single", "step"]
     dtype: str | None = None
 
 
@@ -44,6 +49,10 @@ OPERANDS = {
     "window": OperandKind("pixel", "int32"),
     "border": OperandKind("single", "uint8"),
     "quantize": OperandKind("single", "float32"),
+    "dequantize": OperandKind("step", "float32"),
+    "bytes": OperandKind("image", "uint8"),
+    "add_bytes": OperandKind("step", "float32"),
+    "divide": OperandKind("single", "float32"),
 }
 
 
@@ -181,11 +190,16 @@ def operands(epilogue: Sequence[str]) -> list[str]:
 
 
 def apply(epilogue: Sequence[str], value: Any, reads: Sequence[Any]) -> Any:
-    """Build the TVM expression that applies an epilogue to `value`. `reads` are its operands' values, in order."""
-    left, is_activated = list(reads), False
+    """Build the TVM expression that applies an epilogue to `value`. `reads` are its operands' values, in order. That of
+    a scale and a zero point is a pair."""
+    left, is_activated, other = list(reads), False, None
     for text in epilogue:
         name, numbers = parse(text)
-        if name in OPERANDS:
+        if name == "bytes":
+            other = left.pop(0).astype("float32")
+        elif name == "add_bytes":
+            value = _rounded(value) + _rounded(_real(other, left.pop(0)))
+        elif name in OPERANDS:
             value = _with_operand(name, value, left.pop(0))
         elif name == "real":
             value = value.astype("float32")
@@ -200,7 +214,23 @@ def _activated(name: str, numbers: Sequence[float], value: Any) -> Any:
     return _STEPS[name].expr(value, *numbers)
 
 
+def _real(value: Any, step: tuple[Any, Any]) -> Any:
+    """Convert whole steps to real numbers."""
+    scale, zero = step
+    return (value - zero) * scale
+
+
+def _rounded(value: Any) -> Any:
+    """Round a product before it is added to: compilers would multiply and add in one instruction, without rounding in
+    between, if nothing stood between them."""
+    return tirx.max(value, tirx.min_value("float32"))
+
+
 def _with_operand(name: str, value: Any, read: Any) -> Any:
+    if name == "dequantize":
+        return _real(value, read)
+    if name == "divide":
+        return value / read
     if name == "quantize":
         steps = tirx.nearbyint(value) + read
         return tirx.min(tirx.max(steps, _f32(0)), _f32(255))  # what is no number becomes 0
@@ -212,19 +242,31 @@ def _with_operand(name: str, value: Any, read: Any) -> Any:
 def apply_numpy(epilogue: Sequence[str], value: np.ndarray, arrays: Sequence[np.ndarray]) -> np.ndarray:
     """Apply an epilogue to NumPy arrays. Channels are axis 1, and the arrays of operands have one value per channel,
     per pixel, per value or in all, as `OPERANDS` says."""
-    left = list(arrays)
+    left, other = list(arrays), np.zeros(0)
     for text in epilogue:
         name, numbers = parse(text)
-        if name in OPERANDS:
+        if name == "bytes":
+            other = left.pop(0)
+        elif name == "add_bytes":
+            value = value + _real(other, _pair(left.pop(0)))
+        elif name in OPERANDS:
             value = _with_array(name, value, left.pop(0))
         elif name != "real":
             value = _STEPS[name].array(value, *numbers)
     return value
 
 
+def _pair(array: np.ndarray) -> tuple[Any, Any]:
+    return array[0], array[1]
+
+
 def _with_array(name: str, value: np.ndarray, array: np.ndarray) -> np.ndarray:
     if name == "border":
         return value
+    if name == "dequantize":
+        return np.asarray(_real(value, _pair(array)))
+    if name == "divide":
+        return np.asarray(value / array[0])
     if name == "quantize":
         return np.asarray(np.clip(np.rint(value) + array[0], 0, 255))
     if OPERANDS[name].shape == "channel":

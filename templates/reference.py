@@ -5,8 +5,9 @@ Start at `random_operands` and `reference`. `relative_error` compares a result w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from math import ceil
 
 import numpy as np
 
@@ -16,6 +17,13 @@ from templates.workloads import Conv2d, anchor_of
 from tuning_db.record import Workload
 
 _STEPS = 40.0  # what quantised results of near one are multiplied by, so that they are of the whole range
+# The scales and zero points of epilogues.
+_NUMBERS = {
+    "quantize": [100.0],
+    "dequantize": [1 / _STEPS, 100.0],
+    "add_bytes": [0.6 / _STEPS, 131.0],
+    "divide": [1.3 / _STEPS],
+}
 _SPREAD = 74.0 * 148.0  # the standard deviation of random weights, times the root of the mean square of random data
 
 
@@ -81,8 +89,8 @@ def _extra(
     `factors` is that of a scale."""
     kind, shape = OPERANDS[step], anchor_of(workload).out_shape
     dtype = kind.dtype or Types.of(workload).extra
-    if step == "quantize":
-        return np.array([100.0], np.float32)
+    if step in _NUMBERS:
+        return np.array(_NUMBERS[step], np.float32)
     sizes = {"channel": shape[1:2], "pixel": (shape[0], *shape[2:]), "image": shape, "single": (1,)}
     found = drawn(sizes[kind.shape], dtype)
     if step == "scale":
@@ -131,14 +139,24 @@ def reference(workload: Workload, inputs: Operands) -> np.ndarray:
     return apply_numpy(workload.epilogue, sums(workload, inputs), [e.astype(np.float64) for e in inputs.extra])
 
 
-def same_integers(result: np.ndarray, expected: np.ndarray) -> bool:
-    """Tell whether integers are right: sums in int32 are equal to the expected ones. Quantised results may be one step
-    off in a thousandth of the values, or in one, since a number that lies between two steps may be rounded to either.
+def same_integers(result: np.ndarray, expected: np.ndarray, steps: int = 1) -> bool:
+    """Tell whether integers are right: sums in int32 are equal to the expected ones. Quantised results may be so many
+    `steps` off in a thousandth of the values, or in one, since a number that lies between two steps may be rounded to
+    either.
     """
     if result.dtype == SUMS or result.shape != expected.shape:
         return np.array_equal(result, expected)
     off = np.abs(result.astype(np.float64) - expected)
-    return bool(off.max(initial=0.0) <= 1) and int(np.count_nonzero(off)) <= max(1, result.size // 1000)
+    return bool(off.max(initial=0.0) <= steps) and int(np.count_nonzero(off)) <= max(1, result.size // 1000)
+
+
+def steps_off(workload: Workload, extra: Sequence[np.ndarray]) -> int:
+    """Return how many steps of its result one rounding may make. If the result is quantised twice, steps of the first
+    scale may be larger than those of the second."""
+    given = dict(zip(operands(workload.epilogue), extra, strict=True))
+    if "dequantize" not in given or "divide" not in given:
+        return 1
+    return max(1, ceil(float(given["dequantize"][0]) / float(given["divide"][0])))
 
 
 def relative_error(result: np.ndarray, expected: np.ndarray) -> float:
