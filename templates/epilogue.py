@@ -11,10 +11,9 @@ channel to them, "window" one per output pixel, and "real" converts them to floa
 even one, and adds the zero point. "border" changes no value: its operand is what the data outside
 the image counts as.
 
-A quantised result may be added to another tensor and quantised again. "dequantize" makes real numbers of the steps, by
-a scale and a zero point. "bytes" reads the other tensor, which is uint8 and has the output's shape, and "add_bytes"
-adds it, by its own scale and zero point. "divide" divides by a number, the scale of the next quantisation. Each rounds
-as QuantizeLinear and DequantizeLinear of ONNX do.
+A sum with another quantised tensor takes two tokens. "bytes" reads that tensor, which is uint8 and has the output's
+shape, and changes no value. "add_bytes" multiplies the value, adds the bytes times a second number, and a third number.
+The value may be a quantised result, which is quantised again behind.
 """
 
 from __future__ import annotations
@@ -34,10 +33,10 @@ from templates.bounds import at_least, at_most, bind, within
 @dataclass(frozen=True)
 class OperandKind:
     """Describes the operand of a token. It has one value per output channel ("channel"), per output pixel or row
-    ("pixel"), per value of the output ("image"), one in all ("single"), or a scale and a zero point ("step"). `dtype`
-    is None if it is stored as the anchor's other real values are."""
+    ("pixel"), per value of the output ("image"), one in all ("single"), or the three numbers of a sum ("sum").
+    `dtype` is None if it is stored as the anchor's other real values are."""
 
-    shape: Literal["channel", "pixel", "image", "single", "step"]
+    shape: Literal["channel", "pixel", "image", "single", "sum"]
     dtype: str | None = None
 
 
@@ -49,10 +48,8 @@ OPERANDS = {
     "window": OperandKind("pixel", "int32"),
     "border": OperandKind("single", "uint8"),
     "quantize": OperandKind("single", "float32"),
-    "dequantize": OperandKind("step", "float32"),
     "bytes": OperandKind("image", "uint8"),
-    "add_bytes": OperandKind("step", "float32"),
-    "divide": OperandKind("single", "float32"),
+    "add_bytes": OperandKind("sum", "float32"),
 }
 
 
@@ -191,14 +188,14 @@ def operands(epilogue: Sequence[str]) -> list[str]:
 
 def apply(epilogue: Sequence[str], value: Any, reads: Sequence[Any]) -> Any:
     """Build the TVM expression that applies an epilogue to `value`. `reads` are its operands' values, in order. That of
-    a scale and a zero point is a pair."""
+    a sum is a tuple of its three numbers."""
     left, is_activated, other = list(reads), False, None
     for text in epilogue:
         name, numbers = parse(text)
         if name == "bytes":
             other = left.pop(0).astype("float32")
         elif name == "add_bytes":
-            value = _rounded(value) + _rounded(_real(other, left.pop(0)))
+            value = _sum(value, other, left.pop(0))
         elif name in OPERANDS:
             value = _with_operand(name, value, left.pop(0))
         elif name == "real":
@@ -214,23 +211,13 @@ def _activated(name: str, numbers: Sequence[float], value: Any) -> Any:
     return _STEPS[name].expr(value, *numbers)
 
 
-def _real(value: Any, step: tuple[Any, Any]) -> Any:
-    """Convert whole steps to real numbers."""
-    scale, zero = step
-    return (value - zero) * scale
-
-
-def _rounded(value: Any) -> Any:
-    """Round a product before it is added to: compilers would multiply and add in one instruction, without rounding in
-    between, if nothing stood between them."""
-    return tirx.max(value, tirx.min_value("float32"))
+def _sum(value: Any, other: Any, numbers: Sequence[Any]) -> Any:
+    """Add two tensors, as expressions or as arrays. Each product and the sum behind it may be rounded once or twice."""
+    own, factor, constant = numbers
+    return value * own + (other * factor + constant)
 
 
 def _with_operand(name: str, value: Any, read: Any) -> Any:
-    if name == "dequantize":
-        return _real(value, read)
-    if name == "divide":
-        return value / read
     if name == "quantize":
         steps = tirx.nearbyint(value) + read
         return tirx.min(tirx.max(steps, _f32(0)), _f32(255))  # what is no number becomes 0
@@ -248,7 +235,7 @@ def apply_numpy(epilogue: Sequence[str], value: np.ndarray, arrays: Sequence[np.
         if name == "bytes":
             other = left.pop(0)
         elif name == "add_bytes":
-            value = value + _real(other, _pair(left.pop(0)))
+            value = np.asarray(_sum(value, other, tuple(left.pop(0))))
         elif name in OPERANDS:
             value = _with_array(name, value, left.pop(0))
         elif name != "real":
@@ -256,17 +243,9 @@ def apply_numpy(epilogue: Sequence[str], value: np.ndarray, arrays: Sequence[np.
     return value
 
 
-def _pair(array: np.ndarray) -> tuple[Any, Any]:
-    return array[0], array[1]
-
-
 def _with_array(name: str, value: np.ndarray, array: np.ndarray) -> np.ndarray:
     if name == "border":
         return value
-    if name == "dequantize":
-        return np.asarray(_real(value, _pair(array)))
-    if name == "divide":
-        return np.asarray(value / array[0])
     if name == "quantize":
         return np.asarray(np.clip(np.rint(value) + array[0], 0, 255))
     if OPERANDS[name].shape == "channel":

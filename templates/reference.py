@@ -17,13 +17,10 @@ from templates.workloads import Conv2d, anchor_of
 from tuning_db.record import Workload
 
 _STEPS = 40.0  # what quantised results of near one are multiplied by, so that they are of the whole range
-# The scales and zero points of epilogues.
-_NUMBERS = {
-    "quantize": [100.0],
-    "dequantize": [1 / _STEPS, 100.0],
-    "add_bytes": [0.6 / _STEPS, 131.0],
-    "divide": [1.3 / _STEPS],
-}
+_ZERO, _OTHER_ZERO = 100.0, 131.0  # the zero points of quantised results, and of what is added to them
+# The numbers of sums of bytes with steps, and with real numbers.
+_SUM_OF_STEPS = [0.8, 0.6, -0.8 * _ZERO - 0.6 * _OTHER_ZERO]
+_SUM_OF_REALS = [1.0, 0.6 / _STEPS, -0.6 * _OTHER_ZERO / _STEPS]
 _SPREAD = 74.0 * 148.0  # the standard deviation of random weights, times the root of the mean square of random data
 
 
@@ -89,8 +86,10 @@ def _extra(
     `factors` is that of a scale."""
     kind, shape = OPERANDS[step], anchor_of(workload).out_shape
     dtype = kind.dtype or Types.of(workload).extra
-    if step in _NUMBERS:
-        return np.array(_NUMBERS[step], np.float32)
+    if step == "quantize":
+        return np.array([_ZERO], np.float32)
+    if step == "add_bytes":
+        return np.array(_SUM_OF_STEPS if _adds_to_steps(workload.epilogue) else _SUM_OF_REALS, np.float32)
     sizes = {"channel": shape[1:2], "pixel": (shape[0], *shape[2:]), "image": shape, "single": (1,)}
     found = drawn(sizes[kind.shape], dtype)
     if step == "scale":
@@ -153,10 +152,15 @@ def same_integers(result: np.ndarray, expected: np.ndarray, steps: int = 1) -> b
 def steps_off(workload: Workload, extra: Sequence[np.ndarray]) -> int:
     """Return how many steps of its result one rounding may make. If the result is quantised twice, steps of the first
     scale may be larger than those of the second."""
-    given = dict(zip(operands(workload.epilogue), extra, strict=True))
-    if "dequantize" not in given or "divide" not in given:
+    if not _adds_to_steps(workload.epilogue):
         return 1
-    return max(1, ceil(float(given["dequantize"][0]) / float(given["divide"][0])))
+    given = dict(zip(operands(workload.epilogue), extra, strict=True))
+    return max(1, ceil(given["add_bytes"][0]))
+
+
+def _adds_to_steps(epilogue: Sequence[str]) -> bool:
+    """Tell whether bytes are added to a quantised result."""
+    return "add_bytes" in epilogue and "quantize" in epilogue[: epilogue.index("add_bytes")]
 
 
 def relative_error(result: np.ndarray, expected: np.ndarray) -> float:

@@ -18,7 +18,7 @@ from tuning_db.record import Workload
 SAME3 = (1, 1, 1, 1)
 REAL = ("offset", "window", "real", "scale", "bias", "silu")
 STEPS = ("offset", "real", "scale", "relu", "quantize")
-SUM = ("real", "scale", "bias", "quantize", "dequantize", "bytes", "add_bytes", "relu", "divide", "quantize")
+SUM = ("real", "scale", "bias", "quantize", "bytes", "add_bytes", "relu", "quantize")
 
 
 def integer(anchor: Conv2d | Dense, *epilogue: str) -> Workload:

@@ -16,25 +16,23 @@ from typing import Any
 import numpy as np
 from tvm.ir import Var
 
-from templates.epilogue import parse
 from templates.integers import INTEGERS, SUMS
 from tuner.graph.fusion.chain import Chain
 from tuner.graph.fusion.operands import Operands
+from tuner.graph.fusion.sums import Step, sum_numbers
 from tuner.graph.ir.bindings import Bindings, dtype_of, shape_of
 from tuner.graph.ir.integers import REALS
 from tuner.graph.ir.simplify import as_constant, constant, is_call, scalar
 
 _HIGHEST = 255.0
-_CLIPS = ("relu", "clip")  # activations between a sum and its quantisation
 
 
 @dataclass(frozen=True, eq=False)
 class _Bytes:
-    """A uint8 tensor, whose real numbers are its values less `zero`, times `scale`."""
+    """A uint8 tensor, and what its values mean as real numbers."""
 
     values: Var
-    scale: float
-    zero: float
+    step: Step
 
 
 def _dequantised(graph: Bindings, expr: Any) -> _Bytes | None:
@@ -52,7 +50,7 @@ def _dequantised(graph: Bindings, expr: Any) -> _Bytes | None:
         zero, value = found, graph.value_of(value.args[0])
     if not is_call(value, "astype") or dtype_of(value) != "float32" or dtype_of(value.args[0]) != INTEGERS:
         return None
-    return _Bytes(value.args[0], scale, zero) if isinstance(value.args[0], Var) else None
+    return _Bytes(value.args[0], Step(scale, zero)) if isinstance(value.args[0], Var) else None
 
 
 @dataclass(eq=False)
@@ -162,32 +160,31 @@ class IntegerChain(Chain):
         numbers = self._quantisation() if dtype_of(self.end) == "float32" else None
         if numbers is None:
             return self._restore(before)
-        scale, zero = numbers
         self.tokens += ["real"] * self.whole
         self.whole = False
-        if scale != 1:
-            self._multiply(1 / scale)
-        return self._add_token("quantize", zero)
+        if numbers.scale != 1:
+            self._multiply(1 / numbers.scale)
+        return self._add_token("quantize", numbers.zero)
 
     def _sum_of_bytes(self) -> bool:
         """Follow the addition of another quantised tensor to the quantised result, and the sum's quantisation."""
         before = self._mark()
-        own = self._dequantisation()
-        if own is None:
+        own, other = self._dequantisation(), self._other_bytes()
+        is_clipped = self._taken("nn.relu") is not None
+        result = self._quantisation()
+        if own is None or other is None or result is None:
             return self._restore(before)
-        self._add_token("dequantize", *own)
-        if not self._added_bytes():
+        numbers = sum_numbers(own, other.step, result, is_clipped=is_clipped)
+        if numbers is None:
             return self._restore(before)
-        first = len(self.tokens)
-        while self._activation():
-            pass
-        numbers = self._quantisation()
-        if numbers is None or any(parse(text)[0] not in _CLIPS for text in self.tokens[first:]):
-            return self._restore(before)
-        scale, zero = numbers
-        if scale != 1:
-            self._add_token("divide", scale)
-        return self._add_token("quantize", zero)
+        self._add_bytes(other, *numbers)
+        self.tokens += ["relu"] * is_clipped
+        return self._add_token("quantize", result.zero)
+
+    def _add_bytes(self, other: _Bytes, *numbers: float) -> None:
+        self.tokens.append("bytes")
+        self.extras.append(other.values)
+        self._add_token("add_bytes", *numbers)
 
     def _mark(self) -> tuple[Var, int, int, int]:
         return self.end, len(self.members), len(self.tokens), len(self.extras)
@@ -204,7 +201,7 @@ class IntegerChain(Chain):
         self.extras.append(as_constant(np.array(numbers, np.float32)))
         return True
 
-    def _dequantisation(self) -> tuple[float, float] | None:
+    def _dequantisation(self) -> Step | None:
         """Advance over a conversion of bytes to real numbers, and return its scale and zero point. Return None if
         something else follows."""
         scale, zero = 1.0, 0.0
@@ -220,21 +217,29 @@ class IntegerChain(Chain):
             if factor is None:
                 return None
             scale = factor
-        return scale, zero
+        return Step(scale, zero)
 
-    def _added_bytes(self) -> bool:
-        """Follow the addition of a quantised tensor of the same shape."""
+    def _other_bytes(self) -> _Bytes | None:
+        """Advance over the addition of a quantised tensor of the same shape, and return that tensor. Return None if
+        something else follows."""
         following = self._next()
         if following is None or not is_call(following[1], "add"):
-            return False
+            return None
         user, call = following
         other = _dequantised(self.graph, call.args[1] if self.end.same_as(call.args[0]) else call.args[0])
         if other is None or shape_of(other.values) != shape_of(self.end):
+            return None
+        self._advance(user)
+        return other
+
+    def _added_bytes(self) -> bool:
+        """Follow the addition of a quantised tensor to real numbers."""
+        other = self._other_bytes()
+        if other is None:
             return False
-        self.tokens.append("bytes")
-        self.extras.append(other.values)
-        self._add_token("add_bytes", other.scale, other.zero)
-        return self._advance(user)
+        scale, zero = other.step.scale, other.step.zero
+        self._add_bytes(other, 1.0, scale, -zero * scale)
+        return True
 
     def _multiply(self, number: float) -> None:
         """Multiply the chain's end by a positive number, by the scale and the bias if these come last: a ReLU behind
@@ -249,7 +254,7 @@ class IntegerChain(Chain):
         self.tokens.append("scale")
         self.extras.append(as_constant(np.full(self.channels, number, np.float32)))
 
-    def _quantisation(self) -> tuple[float, float] | None:
+    def _quantisation(self) -> Step | None:
         """Advance over a division by the scale, if there is one, a rounding, the addition of the zero point, if there
         is one, a clipping and a conversion. Return the scale and the zero point, or None if something else follows."""
         scale, zero = 1.0, 0.0
@@ -270,7 +275,7 @@ class IntegerChain(Chain):
         call = self._taken("astype")
         if call is not None and dtype_of(call) == SUMS:  # what a Cast of ONNX is written as
             call = self._taken("astype")
-        return (scale, zero) if call is not None and dtype_of(call) == INTEGERS else None
+        return Step(scale, zero) if call is not None and dtype_of(call) == INTEGERS else None
 
     def _clipping(self) -> bool:
         """Advance over a clipping to the range of uint8, in one operator or in two."""
