@@ -18,6 +18,7 @@ from templates.integers import INTEGERS, Types, lacking
 from templates.lowering import build
 from templates.reference import random_operands, reference, same_integers, steps_off, sums
 from templates.template import search_space
+from templates.traffic import bytes_of
 from templates.workloads import Conv2d, Dense
 from tests.templates.cpu.integer_cpus import ARM, TARGETS, X86, operands_of_extremes, x86
 from tests.templates.emulated import needs_qemu, run_emulated
@@ -144,9 +145,8 @@ def test_one_rounding_may_be_several_steps_of_a_result_that_is_quantised_twice()
     assert steps_off(workload, extra) == 1
     extra[at] = np.array([2.4, 0.6, 0.0], np.float32)
     assert steps_off(workload, extra) == 3
-    assert (
-        steps_off(WORKLOADS["conv1x1_sum_of_reals"], random_operands(WORKLOADS["conv1x1_sum_of_reals"], 0).extra) == 1
-    )
+    reals = WORKLOADS["conv1x1_sum_of_reals"]
+    assert steps_off(reals, random_operands(reals, 0).extra) == 1
     expected = np.full((10, 500), 7.0)
     result = expected.astype(np.uint8)
     result.flat[0] += 3
@@ -184,6 +184,13 @@ def test_what_is_no_number_becomes_the_lowest_step() -> None:
     tensors = [tvm.runtime.tensor(a) for a in (values, np.array([3], np.float32), np.zeros(5, np.uint8))]
     function(*tensors)
     assert tensors[-1].numpy().tolist() == [0, 255, 0, 3, 5]
+
+
+def test_traffic_counts_each_operand_in_its_own_type() -> None:
+    workload = integer(Conv2d(1, 32, 14, 14, 48, (3, 3), padding=SAME3), "border", "offset", "window", *SUM)
+    whole = 14 * 14 * (32 + 48 + 48) + 48 * 32 * 9 + 1  # data, what is added, the result, the weight, the border
+    real = 2 * 48 + 1 + 3 + 1  # scale and bias, the numbers of two quantisations and of a sum
+    assert bytes_of(workload) == whole + 4 * (48 + 14 * 14 + real)
 
 
 def test_random_operands_are_of_the_whole_range() -> None:
