@@ -10,6 +10,10 @@ channel to them, "window" one per output pixel, and "real" converts them to floa
 "quantize" converts float32, in steps of the result's scale, to uint8: it rounds to the nearest integer, halves to the
 even one, and adds the zero point. "border" changes no value: its operand is what the data outside
 the image counts as.
+
+A sum with another quantised tensor takes two tokens. "bytes" reads that tensor, which is uint8 and has the output's
+shape, and changes no value. "add_bytes" multiplies the value, adds the bytes times a second number, and a third number.
+The value may be a quantised result, which is quantised again behind.
 """
 
 from __future__ import annotations
@@ -29,10 +33,10 @@ from templates.bounds import at_least, at_most, bind, within
 @dataclass(frozen=True)
 class OperandKind:
     """Describes the operand of a token. It has one value per output channel ("channel"), per output pixel or row
-    ("pixel"), per value of the output ("image"), or one in all ("single"). `dtype` is None if it is stored as the
-    anchor's other real values are."""
+    ("pixel"), per value of the output ("image"), one in all ("single"), or the three numbers of a sum ("sum").
+    `dtype` is None if it is stored as the anchor's other real values are."""
 
-    shape: Literal["channel", "pixel", "image", "single"]
+    shape: Literal["channel", "pixel", "image", "single", "sum"]
     dtype: str | None = None
 
 
@@ -44,6 +48,8 @@ OPERANDS = {
     "window": OperandKind("pixel", "int32"),
     "border": OperandKind("single", "uint8"),
     "quantize": OperandKind("single", "float32"),
+    "bytes": OperandKind("image", "uint8"),
+    "add_bytes": OperandKind("sum", "float32"),
 }
 
 
@@ -181,11 +187,16 @@ def operands(epilogue: Sequence[str]) -> list[str]:
 
 
 def apply(epilogue: Sequence[str], value: Any, reads: Sequence[Any]) -> Any:
-    """Build the TVM expression that applies an epilogue to `value`. `reads` are its operands' values, in order."""
-    left, is_activated = list(reads), False
+    """Build the TVM expression that applies an epilogue to `value`. `reads` are its operands' values, in order. That of
+    a sum is a tuple of its three numbers."""
+    left, is_activated, other = list(reads), False, None
     for text in epilogue:
         name, numbers = parse(text)
-        if name in OPERANDS:
+        if name == "bytes":
+            other = left.pop(0).astype("float32")
+        elif name == "add_bytes":
+            value = _sum(value, other, left.pop(0))
+        elif name in OPERANDS:
             value = _with_operand(name, value, left.pop(0))
         elif name == "real":
             value = value.astype("float32")
@@ -200,6 +211,12 @@ def _activated(name: str, numbers: Sequence[float], value: Any) -> Any:
     return _STEPS[name].expr(value, *numbers)
 
 
+def _sum(value: Any, other: Any, numbers: Sequence[Any]) -> Any:
+    """Add two tensors, as expressions or as arrays. Each product and the sum behind it may be rounded once or twice."""
+    own, factor, constant = numbers
+    return value * own + (other * factor + constant)
+
+
 def _with_operand(name: str, value: Any, read: Any) -> Any:
     if name == "quantize":
         steps = tirx.nearbyint(value) + read
@@ -212,10 +229,14 @@ def _with_operand(name: str, value: Any, read: Any) -> Any:
 def apply_numpy(epilogue: Sequence[str], value: np.ndarray, arrays: Sequence[np.ndarray]) -> np.ndarray:
     """Apply an epilogue to NumPy arrays. Channels are axis 1, and the arrays of operands have one value per channel,
     per pixel, per value or in all, as `OPERANDS` says."""
-    left = list(arrays)
+    left, other = list(arrays), np.zeros(0)
     for text in epilogue:
         name, numbers = parse(text)
-        if name in OPERANDS:
+        if name == "bytes":
+            other = left.pop(0)
+        elif name == "add_bytes":
+            value = np.asarray(_sum(value, other, tuple(left.pop(0))))
+        elif name in OPERANDS:
             value = _with_array(name, value, left.pop(0))
         elif name != "real":
             value = _STEPS[name].array(value, *numbers)

@@ -111,4 +111,4 @@ class Types:
         if dtype != INTEGERS:
             return cls(dtype, dtype, dtype, dtype)
         out = "float32" if "real" in epilogue else SUMS
-        return cls(INTEGERS, WEIGHT, "float32", INTEGERS if "quantize" in epilogue else out)
+        return cls(INTEGERS, WEIGHT, "float32", INTEGERS if tuple(epilogue[-1:]) == ("quantize",) else out)

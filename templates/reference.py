@@ -5,8 +5,9 @@ Start at `random_operands` and `reference`. `relative_error` compares a result w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from math import ceil
 
 import numpy as np
 
@@ -16,6 +17,10 @@ from templates.workloads import Conv2d, anchor_of
 from tuning_db.record import Workload
 
 _STEPS = 40.0  # what quantised results of near one are multiplied by, so that they are of the whole range
+_ZERO, _OTHER_ZERO = 100.0, 131.0  # the zero points of quantised results, and of what is added to them
+# The numbers of sums of bytes with steps, and with real numbers.
+_SUM_OF_STEPS = [0.8, 0.6, -0.8 * _ZERO - 0.6 * _OTHER_ZERO]
+_SUM_OF_REALS = [1.0, 0.6 / _STEPS, -0.6 * _OTHER_ZERO / _STEPS]
 _SPREAD = 74.0 * 148.0  # the standard deviation of random weights, times the root of the mean square of random data
 
 
@@ -82,7 +87,9 @@ def _extra(
     kind, shape = OPERANDS[step], anchor_of(workload).out_shape
     dtype = kind.dtype or Types.of(workload).extra
     if step == "quantize":
-        return np.array([100.0], np.float32)
+        return np.array([_ZERO], np.float32)
+    if step == "add_bytes":
+        return np.array(_SUM_OF_STEPS if _adds_to_steps(workload.epilogue) else _SUM_OF_REALS, np.float32)
     sizes = {"channel": shape[1:2], "pixel": (shape[0], *shape[2:]), "image": shape, "single": (1,)}
     found = drawn(sizes[kind.shape], dtype)
     if step == "scale":
@@ -131,14 +138,29 @@ def reference(workload: Workload, inputs: Operands) -> np.ndarray:
     return apply_numpy(workload.epilogue, sums(workload, inputs), [e.astype(np.float64) for e in inputs.extra])
 
 
-def same_integers(result: np.ndarray, expected: np.ndarray) -> bool:
-    """Tell whether integers are right: sums in int32 are equal to the expected ones. Quantised results may be one step
-    off in a thousandth of the values, or in one, since a number that lies between two steps may be rounded to either.
+def same_integers(result: np.ndarray, expected: np.ndarray, steps: int = 1) -> bool:
+    """Tell whether integers are right: sums in int32 are equal to the expected ones. Quantised results may be so many
+    `steps` off in a thousandth of the values, or in one, since a number that lies between two steps may be rounded to
+    either.
     """
     if result.dtype == SUMS or result.shape != expected.shape:
         return np.array_equal(result, expected)
     off = np.abs(result.astype(np.float64) - expected)
-    return bool(off.max(initial=0.0) <= 1) and int(np.count_nonzero(off)) <= max(1, result.size // 1000)
+    return bool(off.max(initial=0.0) <= steps) and int(np.count_nonzero(off)) <= max(1, result.size // 1000)
+
+
+def steps_off(workload: Workload, extra: Sequence[np.ndarray]) -> int:
+    """Return how many steps of its result one rounding may make. If the result is quantised twice, steps of the first
+    scale may be larger than those of the second."""
+    if not _adds_to_steps(workload.epilogue):
+        return 1
+    given = dict(zip(operands(workload.epilogue), extra, strict=True))
+    return max(1, ceil(given["add_bytes"][0]))
+
+
+def _adds_to_steps(epilogue: Sequence[str]) -> bool:
+    """Tell whether bytes are added to a quantised result."""
+    return "add_bytes" in epilogue and "quantize" in epilogue[: epilogue.index("add_bytes")]
 
 
 def relative_error(result: np.ndarray, expected: np.ndarray) -> float:

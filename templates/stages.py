@@ -15,13 +15,15 @@ def epilogue_operands(epilogue: Sequence[str], out_shape: Sequence[int], dtype: 
     """Return one placeholder per operand of the epilogue. `dtype` is the type of those that are stored as the output.
 
     One with a value per channel is (channel blocks, lanes) if the output is blocked, else (channels,). One with a value
-    per pixel is (batch, height, width), or (rows,) for a dense layer. "add" operands have the output's shape.
+    per pixel is (batch, height, width), or (rows,) for a dense layer. "add" operands have the output's shape. The
+    numbers of a sum are (3,).
     """
     shapes = {
         "channel": (out_shape[1], out_shape[-1]) if len(out_shape) == 5 else (out_shape[1],),
         "pixel": (out_shape[0], *out_shape[2:4]),
         "image": tuple(out_shape),
         "single": (1,),
+        "sum": (3,),
     }
     found = []
     for i, step in enumerate(steps.operands(epilogue)):
@@ -63,6 +65,8 @@ def epilogue_value(
 
     def read(step: str, tensor: te.Tensor) -> Any:
         kind = steps.OPERANDS[step]
+        if kind.shape == "sum":
+            return tuple(tensor(i) for i in range(3))
         found = tensor(*places[kind.shape])
         return found if kind.dtype or str(value.ty.dtype) == dtype else as_float32(found, dtype)
 

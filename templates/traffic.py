@@ -9,7 +9,8 @@ from math import prod
 
 import numpy as np
 
-from templates.epilogue import operands
+from templates.epilogue import OPERANDS, operands
+from templates.integers import Types
 from templates.operator import operator_named
 from templates.workloads import STRANGE, anchor_of, is_anchor
 from tuning_db.record import Workload
@@ -28,12 +29,14 @@ def bytes_of(workload: Workload) -> float | None:
 
 
 def _bytes_of_anchor(workload: Workload) -> int:
-    anchor = anchor_of(workload)
-    out = prod(anchor.out_shape)
-    elements = prod(anchor.data_shape) + prod(anchor.weight_shape) + out
-    for token in operands(workload.epilogue):
-        elements += anchor.out_shape[1] if token == "bias" else out
-    return elements * np.dtype(workload.dtype).itemsize
+    anchor, types = anchor_of(workload), Types.of(workload)
+    batch, channels, *pixels = anchor.out_shape
+    sizes = {"channel": (channels,), "pixel": (batch, *pixels), "image": anchor.out_shape, "single": (1,), "sum": (3,)}
+    tensors: list[tuple[tuple[int, ...], str]]
+    tensors = [(anchor.data_shape, types.data), (anchor.weight_shape, types.weight), (anchor.out_shape, types.out)]
+    kinds = [OPERANDS[token] for token in operands(workload.epilogue)]
+    tensors += [(sizes[kind.shape], kind.dtype or types.extra) for kind in kinds]
+    return sum(prod(shape) * np.dtype(dtype).itemsize for shape, dtype in tensors)
 
 
 def _bytes_of_operator(workload: Workload) -> int:

@@ -18,6 +18,7 @@ from tuning_db.record import Workload
 SAME3 = (1, 1, 1, 1)
 REAL = ("offset", "window", "real", "scale", "bias", "silu")
 STEPS = ("offset", "real", "scale", "relu", "quantize")
+SUM = ("real", "scale", "bias", "quantize", "bytes", "add_bytes", "relu", "quantize")
 
 
 def integer(anchor: Conv2d | Dense, *epilogue: str) -> Workload:
@@ -38,6 +39,13 @@ WORKLOADS = {
     "depthwise_sums": integer(Conv2d(1, 16, 9, 9, 16, (7, 7), groups=16)),
     "dense": integer(Dense(1, 96, 100), "offset", "real", "scale", "bias"),
     "dense_rows": integer(Dense(5, 33, 30), *REAL),
+    "conv3x3_sum": integer(Conv2d(1, 32, 14, 14, 32, (3, 3), padding=SAME3), *SUM),
+    "conv1x1_sum": integer(Conv2d(2, 20, 9, 7, 40, (1, 1)), "offset", *SUM),
+    "conv1x1_sum_of_reals": integer(
+        Conv2d(1, 64, 7, 7, 48, (1, 1)), "real", "scale", "bytes", "add_bytes", "scale", "quantize"
+    ),
+    "depthwise_sum": integer(Conv2d(1, 32, 14, 14, 32, (3, 3), padding=SAME3, groups=32), *SUM),
+    "dense_sum": integer(Dense(20, 33, 70), *SUM),
     "dense_steps": integer(Dense(20, 30, 130), *STEPS),
 }
 

@@ -13,15 +13,16 @@ from tvm import te
 from tvm.target import Target
 
 from templates.cpu.dot_products import products_of
-from templates.epilogue import apply, apply_numpy
+from templates.epilogue import apply, apply_numpy, operands
 from templates.integers import INTEGERS, Types, lacking
 from templates.lowering import build
-from templates.reference import random_operands, reference, same_integers, sums
+from templates.reference import random_operands, reference, same_integers, steps_off, sums
 from templates.template import search_space
+from templates.traffic import bytes_of
 from templates.workloads import Conv2d, Dense
 from tests.templates.cpu.integer_cpus import ARM, TARGETS, X86, operands_of_extremes, x86
 from tests.templates.emulated import needs_qemu, run_emulated
-from tests.templates.integer_workloads import SAME3, STEPS, WORKLOADS, integer, kernels_of, right
+from tests.templates.integer_workloads import SAME3, STEPS, SUM, WORKLOADS, integer, kernels_of, right
 from tests.templates.support import host_target
 from tuner.measure.codegen.toolchain import machine_of
 from tuner.measure.targets.kinds import anchor_kinds, anchor_operands
@@ -64,6 +65,7 @@ def test_results_match_numpy_on_arm(instruction: str, tmp_path: Path) -> None:
 HOT = {
     "conv3x3": integer(Conv2d(1, 64, 28, 28, 64, (3, 3), padding=SAME3), "border", *STEPS),
     "conv3x3_strided": integer(Conv2d(1, 64, 28, 28, 128, (3, 3), (2, 2), SAME3), "border", *STEPS),
+    "conv3x3_sum": integer(Conv2d(1, 64, 28, 28, 64, (3, 3), padding=SAME3), *SUM),
     "conv1x1": integer(Conv2d(1, 256, 14, 14, 128, (1, 1)), *STEPS),
     "dense": integer(Dense(1, 512, 1000), *STEPS),
     "dense_rows": integer(Dense(49, 256, 512), *STEPS),
@@ -135,6 +137,23 @@ def test_a_quantised_result_may_be_one_step_off_in_a_thousandth_of_its_values() 
     assert not same_integers(result, expected)
 
 
+def test_one_rounding_may_be_several_steps_of_a_result_that_is_quantised_twice() -> None:
+    """The steps of the first scale may be larger than those of the second."""
+    workload = WORKLOADS["conv1x1_sum"]
+    at = operands(workload.epilogue).index("add_bytes")
+    extra = list(random_operands(workload, 0).extra)
+    assert steps_off(workload, extra) == 1
+    extra[at] = np.array([2.4, 0.6, 0.0], np.float32)
+    assert steps_off(workload, extra) == 3
+    reals = WORKLOADS["conv1x1_sum_of_reals"]
+    assert steps_off(reals, random_operands(reals, 0).extra) == 1
+    expected = np.full((10, 500), 7.0)
+    result = expected.astype(np.uint8)
+    result.flat[0] += 3
+    assert same_integers(result, expected, 3)
+    assert not same_integers(result, expected, 2)
+
+
 def test_sums_must_be_equal() -> None:
     expected = np.full((10, 500), 2.0**30 + 1)
     result = expected.astype(np.int32)
@@ -150,6 +169,12 @@ def test_the_tokens_of_integers_in_numpy() -> None:
     assert found.tolist() == [[[[198, 138]], [[228, 255]]]]
 
 
+def test_a_sum_of_steps_and_bytes_in_numpy() -> None:
+    steps = np.array([[[[10.0, 200.0]]]])
+    arrays = [np.array([[[[4, 255]]]]), np.array([2.0, 0.5, -12.0]), np.array([3.0])]
+    assert apply_numpy(("bytes", "add_bytes", "relu", "quantize"), steps, arrays).tolist() == [[[[13, 255]]]]
+
+
 def test_what_is_no_number_becomes_the_lowest_step() -> None:
     x = te.placeholder((5,), name="x")
     zero = te.placeholder((1,), name="zero")
@@ -159,6 +184,13 @@ def test_what_is_no_number_becomes_the_lowest_step() -> None:
     tensors = [tvm.runtime.tensor(a) for a in (values, np.array([3], np.float32), np.zeros(5, np.uint8))]
     function(*tensors)
     assert tensors[-1].numpy().tolist() == [0, 255, 0, 3, 5]
+
+
+def test_traffic_counts_each_operand_in_its_own_type() -> None:
+    workload = integer(Conv2d(1, 32, 14, 14, 48, (3, 3), padding=SAME3), "border", "offset", "window", *SUM)
+    whole = 14 * 14 * (32 + 48 + 48) + 48 * 32 * 9 + 1  # data, what is added, the result, the weight, the border
+    real = 2 * 48 + 1 + 3 + 1  # scale and bias, the numbers of two quantisations and of a sum
+    assert bytes_of(workload) == whole + 4 * (48 + 14 * 14 + real)
 
 
 def test_random_operands_are_of_the_whole_range() -> None:

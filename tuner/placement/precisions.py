@@ -29,7 +29,7 @@ from tuner.graph.ir.bindings import shape_of
 from tuner.graph.ir.simplify import is_call
 from tuner.graph.layout.choice import Choice, choose
 from tuner.graph.layout.plan import Form, Moving, Node, State, moves_of, plan
-from tuner.placement.conversions import TYPES, conversions_of
+from tuner.placement.conversions import TYPES, Conversions, conversions_of
 from tuner.precision import Precision
 from tuning_db.record import Workload
 from tuning_db.store import Store
@@ -54,8 +54,10 @@ def choose_precisions(
     forms = {s.out: form.workload for s in graph.anchors if (form := float_form(s)) is not None}
     both = [w for s in graph.anchors if s.out in forms for w in (s.workload, forms[s.out])]
     times = _Times(choose(both, device, store, exact), _Rates(device, store, exact))
-    network = _Network(graph, {s.out: times.of(s.workload, forms[s.out]) for s in graph.anchors if s.out in forms})
     conversions = conversions_of(store, device)
+    network = _Network(
+        graph, {s.out: times.of(s.workload, forms[s.out]) for s in graph.anchors if s.out in forms}, conversions
+    )
 
     def converted(node: int, _layout: object, made: int, wanted: int) -> float:
         count, in_pass = network.counts[node], network.nodes[node].name == PASS
@@ -135,8 +137,8 @@ class _Network:
     """Describes a graph as nodes: the anchors that have two states, what makes the data of these, and what else reads
     their results. `counts` has the number of values that each node makes."""
 
-    def __init__(self, graph: FusedGraph, times: Mapping[Var, _Both]) -> None:
-        self.times, self.index = times, dict[Var, int]()
+    def __init__(self, graph: FusedGraph, times: Mapping[Var, _Both], conversions: Conversions) -> None:
+        self.times, self.index, self._conversions = times, dict[Var, int](), conversions
         self._passes = {s.out for s in graph.steps if isinstance(s, PlainStep) and is_call(s.value, "astype")}
         self.nodes: list[Node] = []
         self.counts: list[int] = []
@@ -165,8 +167,11 @@ class _Network:
             name = PASS if step.data in self._passes else "data"
             self.index[step.data] = self._add(step.data, Node(name, (), (State((), BYTES, 0.0),)))
         both = self.times[step.out]
-        made = REAL if step.workload.epilogue[-1] == "quantize" else BYTES  # what is not quantised is the same in both
-        states = State((BYTES,), BYTES, both.integers), State((WHOLE,), made, both.floats)
+        sums = step.workload.epilogue.count("quantize") > 1  # with bytes, in a pass behind the kernel in float32
+        more = self._conversions.seconds(prod(shape_of(step.out) or (1,)), INTEGERS) if sums else 0.0
+        # What is not quantised is the same in both.
+        made = REAL if step.workload.epilogue[-1] == "quantize" and not sums else BYTES
+        states = State((BYTES,), BYTES, both.integers), State((WHOLE,), made, both.floats + more)
         self.index[step.out] = self._add(step.out, Node(step.node, (self.index[step.data],), states))
 
 

@@ -84,7 +84,8 @@ def test_neighbours_share_conversions(graph: FusedGraph, device: Device, store: 
 
 def _cost(graph: FusedGraph, device: Device, store: Store, chosen: str) -> float:
     """What a choice costs: the kernels and the conversions that the graph then has. A conversion that begins with what
-    a plain step makes is done by that step, without a launch."""
+    a plain step makes is done by that step, without a launch. So is that of bytes which are added while a result is
+    quantised."""
     floats = {s.out for s, letter in zip(graph.anchors, chosen, strict=True) if letter == "f"}
     made, before = with_floats(graph, lambda s: s.out in floats), {s.out for s in graph.steps}
     times, known = conversions_of(store, device), {s.out: s for s in graph.anchors}
@@ -98,6 +99,8 @@ def _cost(graph: FusedGraph, device: Device, store: Store, chosen: str) -> float
         if not isinstance(step, PlainStep) or not is_call(step.value, "astype"):
             continue
         values, to = prod(shape_of(step.out) or ()), dtype_of(step.out)
+        if "_quantised" in step.out.name:
+            continue
         if step.out not in before:  # bytes become real numbers
             total += times.seconds(values, str(to), in_pass=step.value.args[0] not in known)
         elif step.out in floats:

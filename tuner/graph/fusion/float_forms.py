@@ -29,11 +29,32 @@ _OF_SUMS = ("border", "offset", "real")  # tokens of whole numbers that real num
 
 
 @dataclass(frozen=True, eq=False)
+class _Bytes:
+    """The real numbers `factor` times the bytes `values`, plus `constant`."""
+
+    values: Any
+    factor: float
+    constant: float
+
+
+@dataclass(frozen=True, eq=False)
+class _Sum:
+    """The addition of bytes to a quantised result, which is multiplied by `own` before. The sum is quantised with the
+    zero point `zero`; if `is_clipped`, it is at least that."""
+
+    own: float
+    other: _Bytes
+    is_clipped: bool
+    zero: float
+
+
+@dataclass(frozen=True, eq=False)
 class FloatForm:
     """Describes how an anchor of integers is computed in float32.
 
     Its data are steps less their zero point. `unit` times its result are the steps of its own result less `zero`, which
-    is None if that result is not quantised. `extras` are the operands of its epilogue.
+    is None if that result is not quantised. `extras` are the operands of its epilogue; those of "add" may be bytes.
+    `behind` is what follows the quantisation.
     """
 
     workload: Workload
@@ -42,6 +63,7 @@ class FloatForm:
     extras: tuple[Any, ...]
     unit: float = 1.0
     zero: float | None = None
+    behind: _Sum | None = None
 
 
 def float_form(step: AnchorStep) -> FloatForm | None:
@@ -65,13 +87,19 @@ class _Epilogue:
         self._extras: list[Any] = []
         self._unit = 1.0
         self._point: float | None = None
+        self._bytes: Any = None
+        self._behind: _Sum | None = None
 
     def read(self) -> bool:
         """Read all tokens. Return whether each has a meaning in float32."""
-        extras = list(self._step.extras)
+        extras, is_clipped = list(self._step.extras), False
         for text in self._step.workload.epilogue:
             operand = extras.pop(0) if text in OPERANDS and text != "bias" else None
-            if not self._take(text, operand):
+            if self._behind is not None and text == "relu":
+                is_clipped = True
+            elif self._behind is not None and text == "quantize":
+                self._behind = replace(self._behind, is_clipped=is_clipped, zero=_number(operand))
+            elif not self._take(text, operand):
                 return False
         return self._unit == 1.0 or self._point is not None
 
@@ -88,6 +116,7 @@ class _Epilogue:
             tuple(self._extras),
             self._unit,
             self._point,
+            self._behind,
         )
 
     def _take(self, text: str, operand: Any) -> bool:
@@ -99,6 +128,8 @@ class _Epilogue:
         if text == "quantize":
             self._point = None if known is None else float(known.reshape(-1)[0])
             return self._point is not None
+        if text in ("bytes", "add_bytes"):
+            return self._added(text, operand, known)
         if text == "window" or self._unit != 1.0:
             return False
         if text == "bias":
@@ -108,6 +139,21 @@ class _Epilogue:
         if operand is not None:
             self._extras.append(operand)
         return True
+
+    def _added(self, text: str, operand: Any, known: np.ndarray | None) -> bool:
+        """Take the tokens that add bytes, to real numbers or to the quantised result."""
+        if text == "bytes":
+            self._bytes = operand
+            return True
+        assert known is not None  # the importer's own numbers
+        own, factor, constant = map(float, known)
+        other = _Bytes(self._bytes, factor, constant)
+        if self._point is not None:
+            self._behind = _Sum(own, other, is_clipped=False, zero=0.0)
+            return True
+        self._tokens.append("add")
+        self._extras.append(other)
+        return self._unit == 1.0
 
     def _offset(self, known: np.ndarray | None) -> bool:
         """Take what is added to the sums besides what a zero point adds."""
@@ -133,6 +179,13 @@ class _Epilogue:
     def _add(self, values: np.ndarray) -> bool:
         self._shift = values if self._shift is None else self._shift + values
         return True
+
+
+def _number(operand: Any) -> float:
+    """Return the only value of a constant."""
+    known = constant(operand)
+    assert known is not None
+    return float(known.reshape(-1)[0])
 
 
 def with_floats(graph: FusedGraph, chosen: Callable[[AnchorStep], bool]) -> FusedGraph:
@@ -162,7 +215,8 @@ class _Floats:
         data, out = self._data(step), step.out
         if form.zero is not None:
             out = relax.Var(f"{step.out.name}_real", relax.TensorType(step.out.ty.shape, "float32"))
-        changes = {"data": data, "extras": form.extras, "weight": form.weight, "bias": form.bias}
+        extras = tuple(self._real(extra, step) if isinstance(extra, _Bytes) else extra for extra in form.extras)
+        changes = {"data": data, "extras": extras, "weight": form.weight, "bias": form.bias}
         self._steps.append(replace(step, workload=form.workload, out=out, zero=None, **changes))
         if form.zero is not None:
             self._quantise(out, form, step)
@@ -172,12 +226,18 @@ class _Floats:
         make, steps = Operands(f"{step.out.name}_quantised"), real
         if form.unit != 1.0:
             steps = make.emit(relax.op.multiply(steps, relax.const(form.unit, "float32")))
-        steps = make.emit(relax.op.round(steps))
-        if form.zero:
-            steps = make.emit(relax.op.add(steps, relax.const(form.zero, "float32")))
-        steps = make.emit(relax.op.clip(steps, 0.0, _LARGEST))
+        steps = _rounded(make, steps, form.zero)
+        if form.behind is not None:
+            steps = _summed(make, steps, form.behind)
         value = relax.BlockBuilder().normalize(relax.op.astype(steps, INTEGERS))
         self._steps += [*(replace(s, node=step.node) for s in make.steps), PlainStep(step.node, value, step.out)]
+
+    def _real(self, expr: _Bytes, step: AnchorStep) -> Var:
+        """Return bytes that an anchor adds as real numbers."""
+        make = Operands(f"{step.out.name}_added")
+        value = _scaled(make, expr)
+        self._steps += [replace(s, node=step.node) for s in make.steps]
+        return value
 
     def _data(self, step: AnchorStep) -> Var:
         """Return the data of an anchor, less their zero point, as real numbers."""
@@ -191,3 +251,23 @@ class _Floats:
             self._steps += [replace(s, node=step.node) for s in make.steps]
             self._dequantised[key] = value
         return self._dequantised[key]
+
+
+def _rounded(make: Operands, steps: Any, zero: float | None) -> Any:
+    """Round real numbers to whole steps of uint8, which stay float32."""
+    steps = make.emit(relax.op.round(steps))
+    if zero:
+        steps = make.emit(relax.op.add(steps, relax.const(zero, "float32")))
+    return make.emit(relax.op.clip(steps, 0.0, _LARGEST))
+
+
+def _scaled(make: Operands, expr: _Bytes) -> Var:
+    product = make.emit(relax.op.multiply(make.typed(expr.values, "float32"), relax.const(expr.factor, "float32")))
+    return make.emit(relax.op.add(product, relax.const(expr.constant, "float32")))
+
+
+def _summed(make: Operands, steps: Any, behind: _Sum) -> Any:
+    """Add bytes to whole steps, and round the sum."""
+    own = make.emit(relax.op.multiply(steps, relax.const(behind.own, "float32")))
+    total = make.emit(relax.op.add(own, _scaled(make, behind.other)))
+    return _rounded(make, make.emit(relax.op.nn.relu(total)) if behind.is_clipped else total, behind.zero)
