@@ -10,6 +10,7 @@ from templates.cpu.gathered import GatheredConv
 from templates.cpu.grouped import GroupedConv
 from templates.cpu.integer_dense import IntegerDense
 from templates.cpu.integer_direct import IntegerConv, IntegerConvPlain
+from templates.cpu.integer_grouped import IntegerGroupedConv
 from templates.cpu.integer_winograd import IntegerWinograd
 from templates.cpu.winograd import Winograd
 from templates.gpu.attention import GpuAttention
@@ -36,6 +37,7 @@ for _template in (
     Depthwise(),
     IntegerDepthwise(),
     GroupedConv(),
+    IntegerGroupedConv(),
     IntegerConv(),
     IntegerConvPlain(),
     IntegerWinograd(),

@@ -52,6 +52,11 @@ class GroupedConv(AnchorTemplate):
         block = Layout(vector_unit(target, workload.dtype).lanes)
         return Layouts(block, block)
 
+    def _converts(self, target: Target) -> bool:
+        """Tell whether the data are converted where they are padded."""
+        del target
+        return False
+
     def space(self, workload: Workload, target: Target) -> Space | None:
         if not computes_in(target, workload.dtype):
             return None
@@ -60,7 +65,7 @@ class GroupedConv(AnchorTemplate):
         if not _applies(conv, lanes) or (workload.dtype == HALF and prod((group, *conv.kernel)) > MOST_TERMS):
             return None
         limit = unit.registers - (unit.operands or 2)
-        pads = ("chunk", "root") if any(conv.padding) else ("none",)
+        pads = ("chunk", "root") if any(conv.padding) or self._converts(target) else ("none",)
         knobs = (
             Knob("tw", tile_sizes(conv.out_width, limit)),
             Knob("rows", (0, *chunk_rows(conv))),
@@ -94,8 +99,9 @@ class GroupedConv(AnchorTemplate):
         return np.ascontiguousarray(padded.reshape(blocks, lanes, group, r, s).transpose(0, 3, 4, 2, 1))
 
     def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
-        lanes = vector_unit(target, workload.dtype).lanes
-        return _schedule(_compute(workload, lanes, config["tw"]), workload, lanes, config.knobs)
+        lanes, conv = vector_unit(target, workload.dtype).lanes, conv_of(workload)
+        product = group_product(conv.in_channels // conv.groups, lanes, workload.dtype)
+        return schedule_groups(_compute(workload, lanes, config["tw"]), conv, config.knobs, product)
 
     def spread(self, workload: Workload, target: Target, config: Config) -> Config:
         conv = conv_of(workload)
@@ -158,8 +164,10 @@ def _compute(workload: Workload, lanes: int, tw: int) -> tirx.PrimFunc:
     return te.create_prim_func([data, weight, *extra, te.compute(out_shape, result, name="out")])
 
 
-def _schedule(func: tirx.PrimFunc, workload: Workload, lanes: int, k: Values) -> tirx.PrimFunc:
-    sch, conv = new_schedule(func), conv_of(workload)
+def schedule_groups(func: tirx.PrimFunc, conv: Conv2d, k: Values, product: str) -> tirx.PrimFunc:
+    """Schedule the stages "pad", if there is one, "conv" and "out" of a function as a config says. `product` is the
+    intrinsic that computes the innermost loops, over the channels of a group and over lanes."""
+    sch = new_schedule(func)
     sums = sch.get_sblock("conv")
     n, c, y, x, v, kh, kw, ii = sch.get_loops(sums)
     chunk, yi = sch.split(y, [None, k["rows"] or conv.out_height])
@@ -176,7 +184,7 @@ def _schedule(func: tirx.PrimFunc, workload: Workload, lanes: int, k: Values) ->
         sch.unroll(loop)
     sch.decompose_reduction(sums, kh)
     unroll_tile(sch, sch.get_loops(sch.get_sblock("conv_init"))[-2:])
-    sch.tensorize(ii, group_product(conv.in_channels // conv.groups, lanes, workload.dtype))
+    sch.tensorize(ii, product)
     return sch.mod["main"]
 
 

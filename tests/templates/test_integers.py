@@ -65,6 +65,7 @@ HOT = {
     "conv3x3": integer(Conv2d(1, 64, 28, 28, 64, (3, 3), padding=SAME3), "border", *STEPS),
     "conv3x3_strided": integer(Conv2d(1, 64, 28, 28, 128, (3, 3), (2, 2), SAME3), "border", *STEPS),
     "conv1x1": integer(Conv2d(1, 256, 14, 14, 128, (1, 1)), *STEPS),
+    "grouped": integer(Conv2d(1, 64, 28, 28, 64, (3, 3), padding=SAME3, groups=16), "border", *STEPS),
     "dense": integer(Dense(1, 512, 1000), *STEPS),
     "dense_rows": integer(Dense(49, 256, 512), *STEPS),
 }
