@@ -25,6 +25,7 @@ from templates.cpu.halves import MOST_TERMS
 from templates.cpu.isa import HALF, computes_in, threads_of, vector_unit
 from templates.cpu.stages import even_first, spread
 from templates.depthwise import padded_image, reads_outside
+from templates.integers import INTEGERS
 from templates.space import Constraint, Knob, Space, Values
 from templates.stages import epilogue_operands, epilogue_value, new_schedule, unroll_tile
 from templates.template import AnchorTemplate, Layout, Layouts
@@ -32,6 +33,7 @@ from templates.workloads import Conv2d, conv_of
 from tuning_db.record import Config, Workload
 
 _MAX_UNROLLED = 450
+_FEW_REGISTERS = 16
 _WIDEST = 8  # tiles of first configs: wider ones keep too many shuffled vectors
 
 
@@ -84,9 +86,11 @@ class GroupedConv(AnchorTemplate):
                 lambda v: v["pad"] != "none" or conv.out_width % v["tw"] == 0,
             ),
         )
-        # Halves of larger groups are moved by tables, which registers have to hold.
-        unrolls = (1, 0) if workload.dtype != HALF or group == 2 else (0, 1)
-        seeds = _seeds(conv, lanes, threads=threads_of(target), pad=pads[0], unrolls=unrolls)
+        # Halves of larger groups are moved by tables, and so are integers: registers have to hold them.
+        few = workload.dtype == INTEGERS and unit.registers <= _FEW_REGISTERS
+        unrolls = (0, 1) if few or (workload.dtype == HALF and group > 2) else (1, 0)
+        widest = _WIDEST // 2 if few else _WIDEST
+        seeds = _seeds(conv, lanes, threads=threads_of(target), pad=pads[0], unrolls=unrolls, widest=widest)
         return Space(self.name, knobs, constraints, seeds, lambda v: _features(conv, group, v))
 
     def weight_key(self, workload: Workload, target: Target, config: Config) -> str:
@@ -114,12 +118,14 @@ def _applies(conv: Conv2d, lanes: int) -> bool:
     return conv.groups > 1 and conv.in_channels == conv.out_channels and 1 < group < lanes and lanes % group == 0
 
 
-def _seeds(conv: Conv2d, lanes: int, *, threads: int, pad: str, unrolls: tuple[int, ...]) -> tuple[Values, ...]:
-    """Return tiles that are wide and divide the width, with chunks of all rows and of fewer, and these values of the
+def _seeds(
+    conv: Conv2d, lanes: int, *, threads: int, pad: str, unrolls: tuple[int, ...], widest: int
+) -> tuple[Values, ...]:
+    """Return tiles that are wide, of `widest` pixels at most, and divide the width, with chunks of all rows and of fewer, and these values of the
     knob `unroll_kw`. Chunks that keep the threads evenly busy come first."""
     seeds: list[Values] = []
-    exact = divisors(conv.out_width, _WIDEST)
-    near = tile_sizes(conv.out_width, _WIDEST)
+    exact = divisors(conv.out_width, widest)
+    near = tile_sizes(conv.out_width, widest)
     for tw in dict.fromkeys((near[-1] if pad != "none" else exact[-1], exact[-1])):
         for rows in (0, max(divisors(conv.out_height, 14))):
             for unroll_kw in unrolls:

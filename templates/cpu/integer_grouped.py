@@ -35,7 +35,9 @@ from tuning_db.record import Config, Workload
 class IntegerGroupedConv(GroupedConv):
     """A template that has the knobs of `GroupedConv`, for integers."""
 
-    name = "cpu.conv2d_by_group_integer"  # before cpu.conv2d_integer, which computes the same workloads in merged groups
+    name = (
+        "cpu.conv2d_by_group_integer"  # before cpu.conv2d_integer, which computes the same workloads in merged groups
+    )
     dtypes = (INTEGERS,)
 
     def _converts(self, target: Target) -> bool:
@@ -121,9 +123,7 @@ def _padded(data: te.Tensor, conv: Conv2d, pixels: tuple[int, int], border: Any,
 
     def value(n: Any, c: Any, y: Any, x: Any, v: Any) -> Any:
         size = conv.height, conv.width
-        return held.convert(
-            padded_with(outside, lambda py, px: data[n, c, py, px, v], y - top, x - left, size=size)
-        )
+        return held.convert(padded_with(outside, lambda py, px: data[n, c, py, px, v], y - top, x - left, size=size))
 
     return te.compute((n, blocks, *reach(conv, *pixels), lanes), value, name="pad")
 
