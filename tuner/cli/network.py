@@ -119,7 +119,7 @@ def load_graph(network: Network, out: Output, devices: Sequence[Device] = ()) ->
 
 def _load(network: Network, out: Output, targets: Sequence[Target]) -> FusedGraph:
     from tuner.cli.limits import memory_limited
-    from tuner.graph import fuse, halved, load_onnx, multiplies_integers, precisions
+    from tuner.graph import fuse, halved, keeps_four_bits, load_onnx, multiplies_integers, precisions
 
     with memory_limited(network.file):
         model = load_onnx(network.file, shapes=network.shapes, batch=network.batch)
@@ -128,7 +128,8 @@ def _load(network: Network, out: Output, targets: Sequence[Target]) -> FusedGrap
             f"{network.file}: is not quantised, as --precision {network.precision} asks: `tune quantize` makes a "
             "quantised file of it"
         )
-    graph = fuse(model, integers=network.dtype == "float32" and multiplies_integers(targets))
+    integers = network.dtype == "float32" and multiplies_integers(targets)
+    graph = fuse(model, integers=integers, four_bits=keeps_four_bits(targets))
     is_chosen = network.precision == AS_FILE  # otherwise whoever chooses says what was chosen
     remarks = [*graph.model.remarks, *([precisions(graph)] if model.rounding == "int8" and is_chosen else [])]
     for line in remarks:

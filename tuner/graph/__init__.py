@@ -9,7 +9,7 @@ from tuner.devices.stopwatch import COPY
 from tuner.graph.fusion.float_forms import float_form, with_floats
 from tuner.graph.fusion.fuse import fuse
 from tuner.graph.fusion.half import halved
-from tuner.graph.fusion.integers import multiplies_integers, precisions
+from tuner.graph.fusion.integers import keeps_four_bits, multiplies_integers, precisions
 from tuner.graph.fusion.steps import AnchorStep, FusedGraph, OperatorStep, TunedStep
 from tuner.graph.importers.load import load_exported, load_onnx
 from tuner.graph.importers.onnx.check import load_weights
@@ -68,6 +68,7 @@ __all__ = [
     "halved",
     "host_of",
     "is_quantised",
+    "keeps_four_bits",
     "kernel_hash",
     "load_exported",
     "load_onnx",

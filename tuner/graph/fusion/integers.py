@@ -41,6 +41,11 @@ def multiplies_integers(targets: Sequence[Target]) -> bool:
     return (products is not None and products.pays) or (limits is not None and limits.multiplies_bytes)
 
 
+def keeps_four_bits(targets: Sequence[Target]) -> bool:
+    """Tell whether what is built for these targets has kernels for matrices of 4-bit numbers, which CPUs have."""
+    return all(target.kind.name == "llvm" for target in targets)
+
+
 def precisions(graph: FusedGraph) -> str:
     """Return a sentence on the precision in which a quantised network's convolutions and dense layers are computed."""
     whole = sum(anchor.workload.dtype == INTEGERS for anchor in graph.anchors)
