@@ -15,7 +15,7 @@ from tests.tuner.graph.networks import Net, assert_as_onnxruntime, lowered, rand
 from tuner.devices.cpu import open_cpu
 from tuner.errors import BadInput
 from tuner.graph import AnchorStep, FusedGraph, OperatorStep, fuse, keeps_four_bits, load_onnx
-from tuner.module import Module, build
+from tuner.module import build, load
 
 MICROSOFT = "com.microsoft"
 
@@ -117,11 +117,10 @@ def test_a_module_has_the_numbers_in_four_bits(tmp_path: Path) -> None:
     graph = fuse(load_onnx(path))
     held = sum(array.nbytes for array in lowered(graph, host_target()).constants[0])
     assert held < 256 * 512 * 4 / 6
-    build(load_onnx(path), open_cpu(1), tmp_path / "module")
-    stored = sum(file.stat().st_size for file in (tmp_path / "module").iterdir() if "weights" in file.name)
-    assert 256 * 512 / 2 <= stored < 256 * 512 * 4 / 6
+    manifest = build(load_onnx(path), open_cpu(1), tmp_path / "module")
+    assert 256 * 512 / 2 <= manifest.sizes.weights < 256 * 512 * 4 / 6
     inputs = random_inputs(graph)
-    found = Module.load(tmp_path / "module").run(inputs)[out]
+    found = load(tmp_path / "module")(inputs)[out]
     np.testing.assert_allclose(found, run(graph, host_target(), inputs)[out], rtol=1e-5, atol=1e-5)
 
 
