@@ -39,8 +39,7 @@ _LOW, _HIGH = 0, 16
 
 def _saved(path: Path, node: onnx.NodeProto, shapes: tuple[Any, Any], constants: dict[str, np.ndarray]) -> Path:
     ends = [
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
-        for name, shape in zip("xy", shapes, strict=True)
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in zip("xy", shapes, strict=True)
     ]
     weights = [numpy_helper.from_array(array, name) for name, array in constants.items()]
     graph = helper.make_graph([node], "product", ends[:1], ends[1:], weights)

@@ -71,9 +71,7 @@ class FourBitsDense(Template):
     def spread(self, workload: Workload, target: Target, config: Config) -> Config:
         view = FourBits.of(workload)
         splits = ("channels", "rows") if view.rows > 1 else ()
-        return spread(
-            config, [{"split": split} for split in splits], lambda v: _chunks(view, v), threads_of(target)
-        )
+        return spread(config, [{"split": split} for split in splits], lambda v: _chunks(view, v), threads_of(target))
 
 
 def _chunks(view: FourBits, v: Values) -> int:

@@ -121,8 +121,8 @@ def _applies(conv: Conv2d, lanes: int) -> bool:
 def _seeds(
     conv: Conv2d, lanes: int, *, threads: int, pad: str, unrolls: tuple[int, ...], widest: int
 ) -> tuple[Values, ...]:
-    """Return tiles that are wide, of `widest` pixels at most, and divide the width, with chunks of all rows and of fewer, and these values of the
-    knob `unroll_kw`. Chunks that keep the threads evenly busy come first."""
+    """Return tiles that are wide, of `widest` pixels at most, and divide the width, with chunks of all rows and of
+    fewer, and these values of the knob `unroll_kw`. Chunks that keep the threads evenly busy come first."""
     seeds: list[Values] = []
     exact = divisors(conv.out_width, widest)
     near = tile_sizes(conv.out_width, widest)

@@ -31,14 +31,19 @@ class Matrix:
     zeros: str = ""  # "packed" or "real"
     ordered: bool = True
     bias: bool = False
+    level: int = 0
+
+
+def numbers(*shape: int) -> np.ndarray:
+    return np.random.default_rng(2).standard_normal(shape, np.float32)
 
 
 def product(net: Net, x: str, matrix: Matrix) -> str:
     blocks = -(-matrix.inputs // matrix.block)
     rng, out = net.rng, matrix.outputs
-    numbers = rng.integers(0, 256, (out, blocks, matrix.block * matrix.bits // 8), np.uint8)
+    packed = rng.integers(0, 256, (out, blocks, matrix.block * matrix.bits // 8), np.uint8)
     scale = (rng.uniform(0.5, 1.5, (out * blocks)) / np.sqrt(matrix.inputs)).astype(np.float32)
-    reads = [net.constant(numbers), net.constant(scale)]
+    reads = [net.constant(packed), net.constant(scale)]
     zeros = {
         "": None,
         "packed": rng.integers(0, 256, out * -(-blocks * matrix.bits // 8), np.uint8),
@@ -48,7 +53,13 @@ def product(net: Net, x: str, matrix: Matrix) -> str:
     order = rng.integers(0, blocks, matrix.inputs).astype(np.int32)
     reads.append("" if matrix.ordered else net.constant(order))
     reads.append(net.weight(out) if matrix.bias else "")
-    sizes = {"K": matrix.inputs, "N": out, "bits": matrix.bits, "block_size": matrix.block}
+    sizes = {
+        "K": matrix.inputs,
+        "N": out,
+        "bits": matrix.bits,
+        "block_size": matrix.block,
+        "accuracy_level": matrix.level,
+    }
     return net.op("MatMulNBits", x, *reads, domain=MICROSOFT, **sizes)
 
 
@@ -58,11 +69,13 @@ PACKED = {
     "small blocks": Matrix(block=16, outputs=40, zeros="packed", bias=True),
     "one block": Matrix(block=128, inputs=128, outputs=5),
     "cut off": Matrix(inputs=80, block=32),
+    "data that may be rounded": Matrix(level=4),
 }
 FLOATS = {
     "eight bits": Matrix(bits=8, zeros="packed"),
     "two bits": Matrix(bits=2),
     "real zero points": Matrix(zeros="real"),
+    "an order of the inputs": Matrix(ordered=False),
 }
 
 
@@ -76,7 +89,9 @@ def test_matrices_of_four_bits_stay_packed(name: str, rows: tuple[int, ...], tmp
     net, matrix = Net(seed=1), PACKED[name]
     x = net.input(*rows, matrix.inputs)
     out = net.op("Relu", product(net, x, matrix))
-    assert_as_onnxruntime(net, tmp_path, out, x=np.random.default_rng(2).standard_normal((*rows, matrix.inputs), np.float32))
+    assert_as_onnxruntime(
+        net, tmp_path, out, x=np.random.default_rng(2).standard_normal((*rows, matrix.inputs), np.float32)
+    )
     (step,) = [s for s in _graph(net, tmp_path, out).steps if isinstance(s, OperatorStep)]
     view = FourBits.of(step.workload)
     assert (view.rows, view.out_features, view.zeros) == (np.prod(rows), matrix.outputs, matrix.zeros == "packed")
@@ -87,7 +102,9 @@ def test_other_matrices_become_float32(name: str, tmp_path: Path) -> None:
     net, matrix = Net(seed=1), FLOATS[name]
     x = net.input(3, matrix.inputs)
     out = product(net, x, matrix)
-    assert_as_onnxruntime(net, tmp_path, out, x=np.random.default_rng(2).standard_normal((3, matrix.inputs), np.float32))
+    assert_as_onnxruntime(
+        net, tmp_path, out, x=np.random.default_rng(2).standard_normal((3, matrix.inputs), np.float32)
+    )
     assert [type(s) for s in _graph(net, tmp_path, out).tuned] == [AnchorStep]
 
 
@@ -96,15 +113,15 @@ def test_two_products_behind_each_other(tmp_path: Path) -> None:
     net = Net(seed=3)
     first = product(net, net.input(1, 5, 64), Matrix(outputs=96))
     out = product(net, net.op("Mul", first, net.op("Sigmoid", first)), Matrix(inputs=96, zeros="packed"))
-    assert_as_onnxruntime(net, tmp_path, out, x=np.random.default_rng(4).standard_normal((1, 5, 64), np.float32))
+    assert_as_onnxruntime(net, tmp_path, out, x=numbers(1, 5, 64))
     assert len(_graph(net, tmp_path, out).tuned) == 2
 
 
 def test_a_matrix_that_is_computed_is_refused(tmp_path: Path) -> None:
     net = Net()
     x, scale = net.input(1, 64), net.input(96, name="scale")
-    numbers = net.constant(np.zeros((48, 2, 16), np.uint8))
-    out = net.op("MatMulNBits", x, numbers, scale, domain=MICROSOFT, K=64, N=48, bits=4, block_size=32)
+    packed = net.constant(np.zeros((48, 2, 16), np.uint8))
+    out = net.op("MatMulNBits", x, packed, scale, domain=MICROSOFT, K=64, N=48, bits=4, block_size=32)
     with pytest.raises(BadInput, match="MatMulNBits"):
         load_onnx(net.save_untyped(tmp_path / "net.onnx", out))
 
