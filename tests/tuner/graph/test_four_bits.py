@@ -14,7 +14,7 @@ from tests.templates.support import host_target
 from tests.tuner.graph.networks import Net, assert_as_onnxruntime, lowered, random_inputs, run
 from tuner.devices.cpu import open_cpu
 from tuner.errors import BadInput
-from tuner.graph import AnchorStep, FusedGraph, OperatorStep, fuse, keeps_four_bits, load_onnx
+from tuner.graph import AnchorStep, FusedGraph, OperatorStep, four_bits_remark, fuse, keeps_four_bits, load_onnx
 from tuner.module import build, load
 
 MICROSOFT = "com.microsoft"
@@ -105,7 +105,9 @@ def test_other_matrices_become_float32(name: str, tmp_path: Path) -> None:
     assert_as_onnxruntime(
         net, tmp_path, out, x=np.random.default_rng(2).standard_normal((3, matrix.inputs), np.float32)
     )
-    assert [type(s) for s in _graph(net, tmp_path, out).tuned] == [AnchorStep]
+    graph = _graph(net, tmp_path, out)
+    assert [type(s) for s in graph.tuned] == [AnchorStep]
+    assert four_bits_remark(graph.model, True) == ""
 
 
 def test_two_products_behind_each_other(tmp_path: Path) -> None:
@@ -147,6 +149,8 @@ def test_devices_without_kernels_for_them_get_float32(tmp_path: Path) -> None:
     model = load_onnx(net.save_untyped(tmp_path / "net.onnx", out))
     assert keeps_four_bits([host_target()])
     assert not keeps_four_bits([host_target(), gpu("mali")])
+    assert four_bits_remark(model, True) == "1 matrix of 4-bit numbers: packed in memory, float32 in registers"
+    assert "float32 in memory" in four_bits_remark(model, False)
     packed, floats = fuse(model), fuse(model, four_bits=False)
     assert [type(s) for s in floats.tuned] == [AnchorStep]
     inputs = random_inputs(packed)

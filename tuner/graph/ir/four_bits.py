@@ -1,6 +1,6 @@
 """Write products by 4-bit matrices as products by matrices of float32, for devices without kernels for the former.
 
-Start at `dequantised_products`.
+Start at `dequantised_products`. `remark` says what becomes of a model's matrices.
 """
 
 from __future__ import annotations
@@ -13,8 +13,24 @@ from tvm.ir import IRModule
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from templates.four_bits import FourBits, dequantised
+from tuner.graph.ir.bindings import Bindings
+from tuner.graph.ir.model import Model
 from tuner.graph.ir.operators import operator_of
 from tuner.graph.ir.simplify import as_constant, constant, with_main
+
+
+def remark(model: Model, kept: bool) -> str:
+    """Return a sentence on what becomes of a model's 4-bit matrices, which is empty if it has none. `kept` says whether
+    they stay packed."""
+    graph = Bindings.of(model.module["main"])
+    calls = [found for value in graph.values if (found := operator_of(value)) is not None]
+    count = sum(found.workload.op == FourBits.op for found in calls)
+    if not count:
+        return ""
+    what = f"{count} matri{'x' if count == 1 else 'ces'} of 4-bit numbers"
+    if kept:
+        return f"{what}: packed in memory, float32 in registers"
+    return f"{what}: float32 in memory, since only CPUs have kernels for packed ones"
 
 
 def dequantised_products(module: IRModule) -> IRModule:
