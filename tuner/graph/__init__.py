@@ -18,8 +18,8 @@ from tuner.graph.importers.onnx.operator import operator_model
 from tuner.graph.importers.onnx.parts import Parts
 from tuner.graph.importers.onnx.rewrites.quantized import is_quantised
 from tuner.graph.importers.onnx.rules import write_old_rules
-from tuner.graph.ir.hashes import kernel_hash
 from tuner.graph.ir.four_bits import remark as four_bits_remark
+from tuner.graph.ir.hashes import kernel_hash
 from tuner.graph.ir.model import Model
 from tuner.graph.lowering.alone import Alone, lower_alone, lower_conversion, lower_transform, runs_on
 from tuner.graph.lowering.capture import why_not_captured
