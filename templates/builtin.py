@@ -1,15 +1,17 @@
 """List and register the templates that come with edgetune. The registry imports this module at the first look-up."""
 
-from templates import attention, batch_matmul
+from templates import attention, batch_matmul, four_bits
 from templates.cpu.attention import TiledAttention
 from templates.cpu.batch_matmul import PackedBatchMatmul
 from templates.cpu.dense import PackedDense
 from templates.cpu.depthwise import Depthwise, IntegerDepthwise
 from templates.cpu.direct import DirectConv, DirectConvPlain
+from templates.cpu.four_bits import FourBitsDense
 from templates.cpu.gathered import GatheredConv
 from templates.cpu.grouped import GroupedConv
 from templates.cpu.integer_dense import IntegerDense
 from templates.cpu.integer_direct import IntegerConv, IntegerConvPlain
+from templates.cpu.integer_grouped import IntegerGroupedConv
 from templates.cpu.integer_winograd import IntegerWinograd
 from templates.cpu.winograd import Winograd
 from templates.gpu.attention import GpuAttention
@@ -36,12 +38,14 @@ for _template in (
     Depthwise(),
     IntegerDepthwise(),
     GroupedConv(),
+    IntegerGroupedConv(),
     IntegerConv(),
     IntegerConvPlain(),
     IntegerWinograd(),
     PackedDense(),
     IntegerDense(),
     PackedBatchMatmul(),
+    FourBitsDense(),
     TiledAttention(),
     GpuDirectConv(),
     GpuDirectConvPlain(),
@@ -64,3 +68,4 @@ for _template in (
 
 register_operator(attention.OPERATOR)
 register_operator(batch_matmul.OPERATOR)
+register_operator(four_bits.OPERATOR)

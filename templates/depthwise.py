@@ -11,12 +11,10 @@ from typing import Any
 import numpy as np
 from tvm import te, tirx
 
-from templates.integers import INTEGERS, SUMS, Types
+from templates.integers import INTEGERS, MOST_TAPS, SUMS, Types
 from templates.stages import border_of, epilogue_operands, epilogue_value, padded_with, stored_as, zero
 from templates.workloads import Conv2d, conv_of
 from tuning_db.record import Workload
-
-MOST_TAPS = 2**24 // (255 * 128)  # the sums of so many products of integers are exact in float32
 
 
 def sums_are_exact(conv: Conv2d) -> bool:

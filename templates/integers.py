@@ -22,6 +22,16 @@ INTEGERS = "uint8"
 WEIGHT = "int8"
 SUMS = "int32"
 MIDDLE = 128  # what uint8 values are lessened by where they become int8
+MOST_TAPS = 2**24 // (255 * 128)  # the sums of so many products of integers are exact in float32
+_FEWEST_CHANNELS = 16  # of all groups together: the widest vector's lanes
+
+
+def multiplies_in_groups(groups: int, channels: int, each: int, *, taps: int) -> bool:
+    """Tell whether there are kernels of integers for a convolution in several groups, with so many output channels in
+    all, input channels in each group, and positions of its kernel."""
+    if each == 1 and groups == channels:  # depthwise convolutions are summed in float32
+        return taps <= MOST_TAPS
+    return groups * each >= _FEWEST_CHANNELS
 
 
 @dataclass(frozen=True)

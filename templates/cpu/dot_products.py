@@ -28,8 +28,8 @@ _Code = Callable[["Products", Any, Any, Any], Any]
 class Products:
     """An instruction that a CPU with the LLVM feature `feature` has. `instruction` is LLVM's name of it, in which
     {bits} stands for those of a vector of `lanes` int32 sums; 0 lanes mean as many as the CPU's vectors have. `held`
-    says what it multiplies. `code` makes the expression for new sums of old sums, the group of each pixel's values in
-    an integer as wide as the group, and (lanes * group) weights. `pays` tells whether quantised networks are faster in
+    says what it multiplies. `code` makes the expression for new sums of old sums, (lanes * group) values and as many
+    weights. `pays` tells whether quantised networks are faster in
     integers than in float32.
     """
 
@@ -50,27 +50,31 @@ class Products:
         number = T.llvm_lookup_intrinsic_id(self.instruction.format(bits=32 * self.lanes))
         return T.call_llvm_pure_intrin(number, *operands, dtype=dtype)
 
-    def everywhere(self, values: Any) -> Any:
-        """Repeat one pixel's group of values for every lane."""
-        wide = f"{self.held.data}x{self.lanes * self.held.group}"
-        return T.reinterpret(T.broadcast(values, self.lanes), dtype=wide)
+    @property
+    def together(self) -> str:
+        """Return the type of an integer that is as wide as a group of values."""
+        return f"int{self.held.group * np.dtype(self.held.data).itemsize * 8}"
+
+    def apart(self, groups: Any) -> Any:
+        """Take a vector of integers of the type `together` apart into the values of every lane's group."""
+        return T.reinterpret(groups, dtype=f"{self.held.data}x{self.lanes * self.held.group}")
 
 
 def _dot_product(unit: Products, sums: Any, values: Any, weights: Any) -> Any:
     """Sum four products each, and add them to the sums."""
-    return unit.call(sums, unit.everywhere(values), weights, dtype=f"int32x{unit.lanes}")
+    return unit.call(sums, values, weights, dtype=f"int32x{unit.lanes}")
 
 
 def _pair_product(unit: Products, sums: Any, values: Any, weights: Any) -> Any:
     """Sum the products of two numbers each in int16, which are exact in int32, and subtract them from the sums."""
     if unit.held.weight == WEIGHT:
         weights = T.cast(weights, f"int16x{2 * unit.lanes}")
-    return _changed("llvm.vp.sub", sums, unit.call(unit.everywhere(values), weights, dtype=f"int32x{unit.lanes}"))
+    return _changed("llvm.vp.sub", sums, unit.call(values, weights, dtype=f"int32x{unit.lanes}"))
 
 
 def _long_product(unit: Products, sums: Any, values: Any, weights: Any) -> Any:
     """Multiply numbers in int8 to products in int16, and add two neighbouring ones each to the sums."""
-    products = unit.call(unit.everywhere(values), weights, dtype=f"int16x{2 * unit.lanes}")
+    products = unit.call(values, weights, dtype=f"int16x{2 * unit.lanes}")
     pairs = T.llvm_lookup_intrinsic_id("llvm.aarch64.neon.saddlp")
     return _changed("llvm.vp.add", sums, T.call_llvm_pure_intrin(pairs, products, dtype=f"int32x{unit.lanes}"))
 
@@ -137,7 +141,6 @@ def _registered(unit: Products) -> str:
     lanes, group, data, kind = unit.lanes, unit.held.group, unit.held.data, unit.held.weight
     few, vector, wide = f"{data}x{group}", f"int32x{lanes}", f"{kind}x{lanes * group}"
     factor = unit.held.factor
-    together = f"int{group * np.dtype(data).itemsize * 8}"
 
     @T.prim_func(s_tir=True)
     def meaning(
@@ -163,10 +166,10 @@ def _registered(unit: Products) -> str:
         with T.sblock("root"):
             T.reads(sums[0:lanes], values[0:group], weight[0:lanes, 0:group])
             T.writes(sums[0:lanes])
-            each = T.reinterpret(values.vload([0], few), dtype=together)
+            each = T.broadcast(T.reinterpret(values.vload([0], few), dtype=unit.together), lanes)
             before = sums.vload([0], dtype=vector)
             weights = weight.vload([0, 0], dtype=wide)
-            sums[T.ramp(T.int32(0), 1, lanes)] = unit.code(unit, before, each, weights)
+            sums[T.ramp(T.int32(0), 1, lanes)] = unit.code(unit, before, unit.apart(each), weights)
 
     TensorIntrin.register(unit.name, meaning, code)
     return unit.name

@@ -25,6 +25,7 @@ from templates.cpu.halves import MOST_TERMS
 from templates.cpu.isa import HALF, computes_in, threads_of, vector_unit
 from templates.cpu.stages import even_first, spread
 from templates.depthwise import padded_image, reads_outside
+from templates.integers import INTEGERS
 from templates.space import Constraint, Knob, Space, Values
 from templates.stages import epilogue_operands, epilogue_value, new_schedule, unroll_tile
 from templates.template import AnchorTemplate, Layout, Layouts
@@ -32,6 +33,7 @@ from templates.workloads import Conv2d, conv_of
 from tuning_db.record import Config, Workload
 
 _MAX_UNROLLED = 450
+_FEW_REGISTERS = 16
 _WIDEST = 8  # tiles of first configs: wider ones keep too many shuffled vectors
 
 
@@ -52,6 +54,11 @@ class GroupedConv(AnchorTemplate):
         block = Layout(vector_unit(target, workload.dtype).lanes)
         return Layouts(block, block)
 
+    def _converts(self, target: Target) -> bool:
+        """Tell whether the data are converted where they are padded."""
+        del target
+        return False
+
     def space(self, workload: Workload, target: Target) -> Space | None:
         if not computes_in(target, workload.dtype):
             return None
@@ -60,7 +67,7 @@ class GroupedConv(AnchorTemplate):
         if not _applies(conv, lanes) or (workload.dtype == HALF and prod((group, *conv.kernel)) > MOST_TERMS):
             return None
         limit = unit.registers - (unit.operands or 2)
-        pads = ("chunk", "root") if any(conv.padding) else ("none",)
+        pads = ("chunk", "root") if any(conv.padding) or self._converts(target) else ("none",)
         knobs = (
             Knob("tw", tile_sizes(conv.out_width, limit)),
             Knob("rows", (0, *chunk_rows(conv))),
@@ -79,9 +86,11 @@ class GroupedConv(AnchorTemplate):
                 lambda v: v["pad"] != "none" or conv.out_width % v["tw"] == 0,
             ),
         )
-        # Halves of larger groups are moved by tables, which registers have to hold.
-        unrolls = (1, 0) if workload.dtype != HALF or group == 2 else (0, 1)
-        seeds = _seeds(conv, lanes, threads=threads_of(target), pad=pads[0], unrolls=unrolls)
+        # Halves of larger groups are moved by tables, and so are integers: registers have to hold them.
+        few = workload.dtype == INTEGERS and unit.registers <= _FEW_REGISTERS
+        unrolls = (0, 1) if few or (workload.dtype == HALF and group > 2) else (1, 0)
+        widest = _WIDEST // 2 if few else _WIDEST
+        seeds = _seeds(conv, lanes, threads=threads_of(target), pad=pads[0], unrolls=unrolls, widest=widest)
         return Space(self.name, knobs, constraints, seeds, lambda v: _features(conv, group, v))
 
     def weight_key(self, workload: Workload, target: Target, config: Config) -> str:
@@ -94,8 +103,9 @@ class GroupedConv(AnchorTemplate):
         return np.ascontiguousarray(padded.reshape(blocks, lanes, group, r, s).transpose(0, 3, 4, 2, 1))
 
     def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
-        lanes = vector_unit(target, workload.dtype).lanes
-        return _schedule(_compute(workload, lanes, config["tw"]), workload, lanes, config.knobs)
+        lanes, conv = vector_unit(target, workload.dtype).lanes, conv_of(workload)
+        product = group_product(conv.in_channels // conv.groups, lanes, workload.dtype)
+        return schedule_groups(_compute(workload, lanes, config["tw"]), conv, config.knobs, product)
 
     def spread(self, workload: Workload, target: Target, config: Config) -> Config:
         conv = conv_of(workload)
@@ -108,12 +118,14 @@ def _applies(conv: Conv2d, lanes: int) -> bool:
     return conv.groups > 1 and conv.in_channels == conv.out_channels and 1 < group < lanes and lanes % group == 0
 
 
-def _seeds(conv: Conv2d, lanes: int, *, threads: int, pad: str, unrolls: tuple[int, ...]) -> tuple[Values, ...]:
-    """Return tiles that are wide and divide the width, with chunks of all rows and of fewer, and these values of the
-    knob `unroll_kw`. Chunks that keep the threads evenly busy come first."""
+def _seeds(
+    conv: Conv2d, lanes: int, *, threads: int, pad: str, unrolls: tuple[int, ...], widest: int
+) -> tuple[Values, ...]:
+    """Return tiles that are wide, of `widest` pixels at most, and divide the width, with chunks of all rows and of
+    fewer, and these values of the knob `unroll_kw`. Chunks that keep the threads evenly busy come first."""
     seeds: list[Values] = []
-    exact = divisors(conv.out_width, _WIDEST)
-    near = tile_sizes(conv.out_width, _WIDEST)
+    exact = divisors(conv.out_width, widest)
+    near = tile_sizes(conv.out_width, widest)
     for tw in dict.fromkeys((near[-1] if pad != "none" else exact[-1], exact[-1])):
         for rows in (0, max(divisors(conv.out_height, 14))):
             for unroll_kw in unrolls:
@@ -158,8 +170,10 @@ def _compute(workload: Workload, lanes: int, tw: int) -> tirx.PrimFunc:
     return te.create_prim_func([data, weight, *extra, te.compute(out_shape, result, name="out")])
 
 
-def _schedule(func: tirx.PrimFunc, workload: Workload, lanes: int, k: Values) -> tirx.PrimFunc:
-    sch, conv = new_schedule(func), conv_of(workload)
+def schedule_groups(func: tirx.PrimFunc, conv: Conv2d, k: Values, product: str) -> tirx.PrimFunc:
+    """Schedule the stages "pad", if there is one, "conv" and "out" of a function as a config says. `product` is the
+    intrinsic that computes the innermost loops, over the channels of a group and over lanes."""
+    sch = new_schedule(func)
     sums = sch.get_sblock("conv")
     n, c, y, x, v, kh, kw, ii = sch.get_loops(sums)
     chunk, yi = sch.split(y, [None, k["rows"] or conv.out_height])
@@ -176,7 +190,7 @@ def _schedule(func: tirx.PrimFunc, workload: Workload, lanes: int, k: Values) ->
         sch.unroll(loop)
     sch.decompose_reduction(sums, kh)
     unroll_tile(sch, sch.get_loops(sch.get_sblock("conv_init"))[-2:])
-    sch.tensorize(ii, group_product(conv.in_channels // conv.groups, lanes, workload.dtype))
+    sch.tensorize(ii, product)
     return sch.mod["main"]
 
 

@@ -4,6 +4,7 @@ instructions, and those for ARM under qemu."""
 from __future__ import annotations
 
 import platform
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -67,19 +68,30 @@ HOT = {
     "conv3x3_strided": integer(Conv2d(1, 64, 28, 28, 128, (3, 3), (2, 2), SAME3), "border", *STEPS),
     "conv3x3_sum": integer(Conv2d(1, 64, 28, 28, 64, (3, 3), padding=SAME3), *SUM),
     "conv1x1": integer(Conv2d(1, 256, 14, 14, 128, (1, 1)), *STEPS),
+    "grouped": integer(Conv2d(1, 64, 28, 28, 64, (3, 3), padding=SAME3, groups=16), "border", *STEPS),
     "dense": integer(Dense(1, 512, 1000), *STEPS),
     "dense_rows": integer(Dense(49, 256, 512), *STEPS),
 }
-# LLVM unrolls these as a whole, and keeps a few sums in memory.
-SPILLING = {("vpdpbusd 256", "conv3x3"), ("vpdpbusd 256", "conv3x3_strided"), ("vpmaddwd 256", "conv3x3_strided")}
+# LLVM unrolls these as a whole, and keeps a few sums in memory, or what words are moved by.
+SPILLING = {
+    ("vpdpbusd 256", "conv3x3"),
+    ("vpdpbusd 256", "conv3x3_strided"),
+    ("vpmaddwd 256", "conv3x3_strided"),
+    ("vpdpbusd 256", "grouped"),
+}
 
 
-@pytest.mark.parametrize("cpu", [*X86, *ARM])
-@pytest.mark.parametrize("name", HOT)
+GROUPED = "cpu.conv2d_by_group_integer"  # on ARM it is for groups of two
+
+
+@pytest.mark.parametrize(
+    ("name", "cpu"), [*product(HOT, X86), *product([name for name in HOT if name != "grouped"], ARM)]
+)
 def test_hot_loops_multiply_vectors_in_registers(name: str, cpu: str) -> None:
     instruction, _, bits = cpu.partition(" ")
     register = {"512": "%zmm", "256": "%ymm", "": "v"}[bits]
-    for kernel in kernels_of(HOT[name], TARGETS[cpu], 0):
+    kernels = kernels_of(HOT[name], TARGETS[cpu], 0)
+    for kernel in kernels if name != "grouped" else [k for k in kernels if k.template.name == GROUPED]:
         text = kernel.build().inspect_source("asm")
         loop = in_assembly(text)
         assert loop is not None

@@ -65,7 +65,7 @@ def strange(spec: TensorSpec, rng: np.random.Generator) -> np.ndarray:
 
 
 # TVM writes vectors in C for other compilers, and the products of matrices are nothing but vectors.
-PRODUCTS = ("attention", "batch_matmul", "recurrent")
+PRODUCTS = ("attention", "batch_matmul", "dense_4bit", "recurrent")
 SCALAR = [name for name, workload in WORKLOADS.items() if workload.op not in PRODUCTS]
 
 

@@ -119,7 +119,15 @@ def load_graph(network: Network, out: Output, devices: Sequence[Device] = ()) ->
 
 def _load(network: Network, out: Output, targets: Sequence[Target]) -> FusedGraph:
     from tuner.cli.limits import memory_limited
-    from tuner.graph import fuse, halved, load_onnx, multiplies_integers, precisions
+    from tuner.graph import (
+        four_bits_remark,
+        fuse,
+        halved,
+        keeps_four_bits,
+        load_onnx,
+        multiplies_integers,
+        precisions,
+    )
 
     with memory_limited(network.file):
         model = load_onnx(network.file, shapes=network.shapes, batch=network.batch)
@@ -128,10 +136,12 @@ def _load(network: Network, out: Output, targets: Sequence[Target]) -> FusedGrap
             f"{network.file}: is not quantised, as --precision {network.precision} asks: `tune quantize` makes a "
             "quantised file of it"
         )
-    graph = fuse(model, integers=network.dtype == "float32" and multiplies_integers(targets))
+    integers = network.dtype == "float32" and multiplies_integers(targets)
+    packed = keeps_four_bits(targets)
+    graph = fuse(model, integers=integers, four_bits=packed)
     is_chosen = network.precision == AS_FILE  # otherwise whoever chooses says what was chosen
     remarks = [*graph.model.remarks, *([precisions(graph)] if model.rounding == "int8" and is_chosen else [])]
-    for line in remarks:
+    for line in filter(None, (*remarks, four_bits_remark(model, packed))):
         out.remark(line)
     return halved(graph, targets) if network.dtype == "float16" else graph
 

@@ -9,7 +9,7 @@ from tuner.devices.stopwatch import COPY
 from tuner.graph.fusion.float_forms import float_form, with_floats
 from tuner.graph.fusion.fuse import fuse
 from tuner.graph.fusion.half import halved
-from tuner.graph.fusion.integers import multiplies_integers, precisions
+from tuner.graph.fusion.integers import keeps_four_bits, multiplies_integers, precisions
 from tuner.graph.fusion.steps import AnchorStep, FusedGraph, OperatorStep, TunedStep
 from tuner.graph.importers.load import load_exported, load_onnx
 from tuner.graph.importers.onnx.check import load_weights
@@ -18,6 +18,7 @@ from tuner.graph.importers.onnx.operator import operator_model
 from tuner.graph.importers.onnx.parts import Parts
 from tuner.graph.importers.onnx.rewrites.quantized import is_quantised
 from tuner.graph.importers.onnx.rules import write_old_rules
+from tuner.graph.ir.four_bits import remark as four_bits_remark
 from tuner.graph.ir.hashes import kernel_hash
 from tuner.graph.ir.model import Model
 from tuner.graph.lowering.alone import Alone, lower_alone, lower_conversion, lower_transform, runs_on
@@ -64,10 +65,12 @@ __all__ = [
     "culprit",
     "float_form",
     "flop_table",
+    "four_bits_remark",
     "fuse",
     "halved",
     "host_of",
     "is_quantised",
+    "keeps_four_bits",
     "kernel_hash",
     "load_exported",
     "load_onnx",

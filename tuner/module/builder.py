@@ -41,6 +41,7 @@ from tuner.graph import (
     culprit,
     fuse,
     host_of,
+    keeps_four_bits,
     lower_placed,
     multiplies_integers,
     program_of,
@@ -117,7 +118,9 @@ def build(
     Raises BadInput if the directory is something else or cannot be written, if a config cannot be applied, or if the
     device cannot run an operator or store the network's values. Raises DatabaseError if the store cannot be read.
     """
-    graph = network if isinstance(network, FusedGraph) else fuse(network, integers=multiplies_integers([device.target]))
+    graph, targets = network, [device.target]
+    if isinstance(graph, Model):
+        graph = fuse(graph, integers=multiplies_integers(targets), four_bits=keeps_four_bits(targets))
     kernels = {s.out: choices[s.workload] for s in graph.tuned if s.workload in choices} if choices else {}
     planned = Planned([0] * len(graph.steps), kernels=kernels)
     return build_placed(graph, [device], planned, directory=directory, store=store, options=options)

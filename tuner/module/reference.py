@@ -22,6 +22,7 @@ Arrays = Mapping[str, np.ndarray]
 # How often the inputs are changed, and by how much of each value: as much as float32 rounds away, and for a quantised
 # model as much as a layer may, because a value that then falls into another step changes all that follows.
 _DRAWS, _ROUNDING, _LAYER = 5, 1e-7, 1e-5
+_LEVEL = "accuracy_level"  # an attribute of MatMulNBits
 
 
 class OnnxReference:
@@ -112,7 +113,8 @@ def _onnxruntime(path: str, *, optimised: bool = False) -> Callable[[Arrays], di
     if optimised:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
     options.log_severity_level = 4
-    for source in (lambda: path, lambda: _read(path).SerializeToString()):  # onnxruntime itself follows no links
+    read = (lambda: path, lambda: _in_float32(_read(path)).SerializeToString())  # onnxruntime itself follows no links
+    for source in reversed(read) if _rounds_data(path) else read:
         try:
             session = onnxruntime.InferenceSession(source(), options, providers=["CPUExecutionProvider"])
             break
@@ -135,6 +137,22 @@ def _read(path: str | Path) -> onnx.ModelProto:
     """Return the model with its weights; symbolic links to files of weights are followed."""
     model = onnx.load(str(path), load_external_data=False)
     load_weights(Path(path), model)
+    return model
+
+
+def _rounds_data(path: str) -> bool:
+    """Tell whether a file lets onnxruntime round data to eight bits where it multiplies them by 4-bit numbers."""
+    model = onnx.load(path, load_external_data=False)
+    return any(attribute.name == _LEVEL for node in model.graph.node for attribute in node.attribute)
+
+
+def _in_float32(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Let a model say, in place, that nothing is rounded beyond float32, and return it."""
+    for node in model.graph.node:
+        kept = [attribute for attribute in node.attribute if attribute.name != _LEVEL]
+        if len(kept) < len(node.attribute):
+            del node.attribute[:]
+            node.attribute.extend(kept)
     return model
 
 

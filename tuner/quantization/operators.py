@@ -15,7 +15,7 @@ Everything else reads real numbers. An activation behind a product reads the pro
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -23,7 +23,7 @@ from math import prod
 import onnx
 from onnx import TensorProto, numpy_helper
 
-from templates.depthwise import MOST_TAPS
+from templates.integers import multiplies_in_groups
 from tuner.graph.importers.onnx.rewrites.writer import attributes_of
 
 PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
@@ -132,16 +132,9 @@ class Network:
             return "the sizes or types of its values are not known"
         if not numpy_helper.to_array(weight).any():
             return "its weights are all 0"
-        attrs, (channels, each, *kernel) = attributes_of(node), (*weight.dims, 1)[: max(2, len(weight.dims))]
-        groups = attrs.get("group", 1)
-        if node.op_type == "ConvTranspose":
-            return "transposed convolutions have no kernel of integers"
-        if (
-            node.op_type == "Conv"
-            and groups > 1
-            and not (groups == channels and each == 1 and prod(kernel) <= MOST_TAPS)
-        ):
-            return "convolutions with groups have no kernel of integers"
+        attrs = attributes_of(node)
+        if node.op_type in ("Conv", "ConvTranspose") and (found := _obstacle_of_window(node, weight.dims)):
+            return found
         if node.op_type == "MatMul" and len(weight.dims) != 2:
             return "its weights are no matrix"
         if node.op_type == "Gemm" and (
@@ -168,3 +161,15 @@ class Network:
                 return False
             (result,) = reads
         return result == source
+
+
+def _obstacle_of_window(node: onnx.NodeProto, weight: Sequence[int]) -> str:
+    """Say why a convolution with a weight of these sizes cannot be computed in integers, or return an empty text."""
+    groups, (channels, each, *kernel) = attributes_of(node).get("group", 1), weight
+    if node.op_type == "ConvTranspose":
+        if len(kernel) > 2:
+            return "transposed convolutions of volumes have no kernel of integers"
+        return "onnxruntime does not quantise transposed convolutions with groups" if groups > 1 else ""
+    if groups > 1 and not multiplies_in_groups(groups, channels, each, taps=prod(kernel)):
+        return "it has too few channels in groups for a kernel of integers"
+    return ""

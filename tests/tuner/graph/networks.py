@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -114,12 +114,26 @@ def run(
     device: tvm.runtime.Device | None = None,
 ) -> dict[str, np.ndarray]:
     """Lower, compile in memory and run; on the CPU unless `device` is given."""
+    return compiled(graph, target, choices, device)(inputs)
+
+
+def compiled(
+    graph: FusedGraph,
+    target: Target,
+    choices: Mapping[Workload, Config | None] | None = None,
+    device: tvm.runtime.Device | None = None,
+) -> Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]:
+    """Lower and compile in memory. Return what runs the network, on the CPU unless `device` is given."""
     tvm_device = device or tvm.cpu()
     whole = lowered(graph, target, choices)
     machine = relax.VirtualMachine(compile_module(whole.module, host_of([target]), 1), tvm_device)
-    arrays = [*(inputs[t.name] for t in graph.model.inputs), *whole.constants[0]]
-    results = [r.numpy() for r in machine["main"](*(tvm.runtime.tensor(array, tvm_device) for array in arrays))]
-    return {t.name: t.entries(i, results) for i, t in enumerate(graph.model.outputs)}
+
+    def call(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        arrays = [*(inputs[t.name] for t in graph.model.inputs), *whole.constants[0]]
+        results = [r.numpy() for r in machine["main"](*(tvm.runtime.tensor(array, tvm_device) for array in arrays))]
+        return {t.name: t.entries(i, results) for i, t in enumerate(graph.model.outputs)}
+
+    return call
 
 
 def random_inputs(graph: FusedGraph, seed: int = 1) -> dict[str, np.ndarray]:

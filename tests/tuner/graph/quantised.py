@@ -13,11 +13,12 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantTy
 from tvm.target import Target
 
 from tests.templates.support import host_target
-from tests.tuner.graph.networks import Net, run
+from tests.tuner.graph.networks import Net, compiled
 from tuner.graph import fuse, load_onnx
 
 RESIDUAL_SHAPE = (1, 3, 32, 32)
 DETECTOR_SHAPE = (1, 3, 24, 24)
+DECODER_SHAPE = (1, 3, 12, 10)
 
 
 def image(shape: Sequence[int], seed: int) -> np.ndarray:
@@ -75,11 +76,11 @@ def assert_within_a_step(
     level = onnxruntime.GraphOptimizationLevel
     options.graph_optimization_level = level.ORT_ENABLE_ALL if optimised else level.ORT_DISABLE_ALL
     session, graph = onnxruntime.InferenceSession(str(path), options), fuse(load_onnx(path), integers=True)
-    steps = []
+    network, steps = compiled(graph, target or host_target(), device=device), []
     for seed in range(10, 14):
         data = image(shape, seed)
         (wanted,) = session.run(None, {"x": data})
-        (result,) = run(graph, target or host_target(), {"x": data}, device=device).values()
+        (result,) = network({"x": data}).values()
         steps.append(np.abs(result - wanted) / step_of(path))
     assert np.max(steps) < 1.5
     assert np.mean(np.array(steps) > 0.5) < 0.1
@@ -129,3 +130,18 @@ def branching(path: Path) -> Path:
     y, z = (net.op("Relu", net.conv(x, (16, 16), size, pads=[size // 2] * 4)) for size in (1, 5))
     x = net.op("Flatten", net.op("GlobalAveragePool", net.op("Add", y, z)))
     return net.save(path, net.op("Gemm", x, net.weight(10, 16, scale=0.2), net.weight(10), transB=1))
+
+
+def decoding(path: Path) -> Path:
+    """Write a network whose input "x" is of DECODER_SHAPE: convolutions in groups of eight, four and two channels, and
+    transposed convolutions by which its image grows, one of which is added to a smaller layer's."""
+    net = Net(seed=5)
+    x = net.op("Relu", net.conv(net.input(*DECODER_SHAPE), (3, 32), 3, pads=[1] * 4))
+    y = net.op("Relu", net.conv(x, (8, 32), 3, pads=[1] * 4, group=4, strides=[2, 2]))
+    y = net.op("Relu", net.conv(y, (4, 32), 3, pads=[1] * 4, group=8))
+    y = net.op("Relu", net.conv(y, (2, 48), 1, group=16))
+    y = net.op("ConvTranspose", y, net.weight(48, 32, 2, 2, scale=0.15), net.weight(32), strides=[2, 2])
+    x = net.op("Relu", net.op("Add", x, y))
+    window = {"strides": [2, 2], "pads": [1] * 4, "output_padding": [1, 1]}
+    x = net.op("Relu", net.op("ConvTranspose", x, net.weight(32, 20, 3, 3, scale=0.1), net.weight(20), **window))
+    return net.save(path, net.conv(x, (20, 8), 1))

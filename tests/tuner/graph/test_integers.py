@@ -137,10 +137,24 @@ def test_sums_are_real_numbers_for_what_asks_for_them(behind: str, tmp_path) -> 
 
 
 @needs_dot_products
-def test_grouped_convolutions_stay_in_float32(tmp_path) -> None:
+@pytest.mark.parametrize(("shape", "groups"), [((1, 24, 9, 7), 4), ((1, 20, 9, 7), 5), ((1, 20, 8, 8), 10)])
+def test_convolutions_in_groups(shape: tuple[int, ...], groups: int, tmp_path) -> None:
+    """Groups of six channels, of four and of two, signed weights and a zero point that is computed."""
     net = Net(seed=8)
-    weight = _whole(net, 20, 6, 3, 3, dtype=np.int8)
-    out = _convolution(net, weight, net.constant(np.array(0, np.int8)), pads=[1] * 4, group=4)
+    weight = _whole(net, 20, shape[1] // groups, 3, 3, dtype=np.int8)
+    out = _convolution(net, weight, net.constant(np.array(0, np.int8)), shape, pads=[1] * 4, group=groups)
+    (integer,) = _assert_as_onnxruntime(net, tmp_path, out)
+    assert integer.workload.dtype == INTEGERS
+    assert list(integer.workload.epilogue) == ["border", "offset", "real", "scale", "silu"]
+
+
+@needs_dot_products
+@pytest.mark.parametrize(("channels", "kind"), [(8, np.int8), (24, np.uint8)])
+def test_convolutions_in_groups_that_stay_in_float32(channels: int, kind: type, tmp_path) -> None:
+    """Fewer channels than a vector has, and weights that do not fit into int8."""
+    net = Net(seed=8)
+    weight, zero = _whole(net, 20, channels // 4, 3, 3, dtype=kind), net.constant(np.array(0, kind))
+    out = _convolution(net, weight, zero, (1, channels, 9, 7), pads=[1] * 4, group=4)
     assert [a.workload.dtype for a in _assert_as_onnxruntime(net, tmp_path, out)] == ["float32"]
 
 

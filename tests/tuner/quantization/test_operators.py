@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 
 from tests.tuner.graph.networks import Net
+from tuner.graph import fuse, load_onnx
 from tuner.module import OnnxReference
 from tuner.quantization import Judged, Wanted, open_samples, prepare, quantize
 
@@ -86,17 +87,28 @@ def test_what_has_no_kernel_of_integers_stays_in_float(tmp_path: Path) -> None:
     x = net.input(*SHAPE)
     x = net.conv(x, (1, 8), 3, group=8)
     x = net.conv(x, (4, 8), 3, group=2)
-    x = net.op("ConvTranspose", x, net.weight(8, 4, 2, 2))
+    x = net.op("ConvTranspose", x, net.weight(8, 2, 2, 2), group=2)
     x = net.op("MatMul", x, net.weight(5, 6))
     model, why = quantised(net, tmp_path, net.op("MatMul", net.op("Transpose", x, perm=[0, 1, 3, 2]), x))
     assert why == {
         "conv_0": "",
-        "conv_1": "convolutions with groups have no kernel of integers",
-        "convtranspose_2": "transposed convolutions have no kernel of integers",
+        "conv_1": "it has too few channels in groups for a kernel of integers",
+        "convtranspose_2": "onnxruntime does not quantise transposed convolutions with groups",
         "matmul_3": "",
         "matmul_5": "its weights are computed",
     }
     assert reads(model, "convtranspose_2") == "Conv"
+
+
+def test_groups_and_transposed_convolutions_work_on_integers(tmp_path: Path) -> None:
+    net = Net()
+    x = net.op("Relu", net.conv(net.input(*SHAPE), (8, 16), 3))
+    x = net.op("Relu", net.conv(x, (4, 16), 3, group=4))
+    x = net.op("Relu", net.op("ConvTranspose", x, net.weight(16, 8, 2, 2), net.weight(8), strides=[2, 2]))
+    model, why = quantised(net, tmp_path, net.conv(x, (8, 4), 1))
+    assert why == {"conv_0": "", "conv_2": "", "convtranspose_4": "", "conv_6": ""}
+    onnx.save(model, tmp_path / "q.onnx")
+    assert {a.workload.dtype for a in fuse(load_onnx(tmp_path / "q.onnx"), integers=True).anchors} == {"uint8"}
 
 
 def test_results_inside_the_network_are_real_numbers(tmp_path: Path) -> None:

@@ -26,15 +26,19 @@ from tuner.graph.fusion.integers import fits, integer_steps
 from tuner.graph.fusion.steps import FusedGraph, OperatorStep, PlainStep, Step, alive_steps, reads_of
 from tuner.graph.fusion.tables import tables_of
 from tuner.graph.ir.bindings import Bindings, dtype_of, shape_of
+from tuner.graph.ir.four_bits import dequantised_products
 from tuner.graph.ir.integers import REALS, exact_parts, integer_product
 from tuner.graph.ir.model import Model
 from tuner.graph.ir.operators import operator_of
 from tuner.graph.ir.simplify import constant, is_call
 
 
-def fuse(model: Model, *, integers: bool = False) -> FusedGraph:
+def fuse(model: Model, *, integers: bool = False, four_bits: bool = True) -> FusedGraph:
     """Find the anchors of a model and fuse their epilogues. If `integers`, products of 8-bit integers become anchors
-    that multiply integers, which only some devices have kernels for; otherwise they are computed in float32."""
+    that multiply integers, which only some devices have kernels for; otherwise they are computed in float32. Without
+    `four_bits` matrices of 4-bit numbers become float32 at once, as devices ask that have no kernels for them."""
+    if not four_bits:
+        model = replace(model, module=dequantised_products(model.module))
     module = exact_parts(with_moved_bytes(model.module), fits) if integers else exact_parts(model.module)
     model = replace(model, module=module)
     graph = Bindings.of(module["main"])

@@ -17,9 +17,8 @@ from tvm import relax
 from tvm.target import Target
 
 from templates.cpu.dot_products import products_of
-from templates.depthwise import MOST_TAPS
 from templates.gpu.limits import gpu_limits
-from templates.integers import INTEGERS, SUMS
+from templates.integers import INTEGERS, SUMS, multiplies_in_groups
 from templates.workloads import Conv2d, Dense
 from tuner.graph.fusion.chain import Anchor
 from tuner.graph.fusion.integer_chain import IntegerChain
@@ -42,6 +41,11 @@ def multiplies_integers(targets: Sequence[Target]) -> bool:
     return (products is not None and products.pays) or (limits is not None and limits.multiplies_bytes)
 
 
+def keeps_four_bits(targets: Sequence[Target]) -> bool:
+    """Tell whether what is built for these targets has kernels for matrices of 4-bit numbers, which CPUs have."""
+    return all(target.kind.name == "llvm" for target in targets)
+
+
 def precisions(graph: FusedGraph) -> str:
     """Return a sentence on the precision in which a quantised network's convolutions and dense layers are computed."""
     whole = sum(anchor.workload.dtype == INTEGERS for anchor in graph.anchors)
@@ -53,10 +57,12 @@ def precisions(graph: FusedGraph) -> str:
 
 
 def fits(product: IntegerProduct) -> bool:
-    """Tell whether a product can become an anchor of integers, which has no groups or is depthwise."""
+    """Tell whether a product can become an anchor of integers. With groups it is depthwise, or has the channels of a
+    vector: fewer are computed in float32. What weights are lessened by would differ from group to group."""
+    if product.groups == 1:
+        return product.middle is not None
     channels, each, *kernel = product.weight.shape
-    depthwise = product.groups == channels and each == 1 and prod(kernel) <= MOST_TAPS
-    return (product.middle == 0 and depthwise) or (product.middle is not None and product.groups == 1)
+    return product.middle == 0 and multiplies_in_groups(product.groups, channels, each, taps=prod(kernel))
 
 
 def integer_steps(

@@ -24,13 +24,14 @@ from tvm import relax
 from tvm.ir import Call, IRModule, Var
 
 from tuner.graph.ir.bindings import Bindings, dtype_of, shape_of, with_leaves
+from tuner.graph.ir.integers import EIGHT_BITS
 from tuner.graph.ir.moves import Move, emit_move
 from tuner.graph.ir.simplify import as_constant, constant, is_call
 from tuner.graph.ir.volumes import Depth, as_planes, as_volume, convolved, unbatched
 
 _ONE_VALUE = (
-    "clip", "erf", "exp", "negative", "nn.gelu", "nn.gelu_tanh", "nn.leakyrelu", "nn.relu", "nn.silu", "sigmoid",
-    "tanh",
+    "astype", "clip", "erf", "exp", "negative", "nn.gelu", "nn.gelu_tanh", "nn.leakyrelu", "nn.relu", "nn.silu",
+    "round", "sigmoid", "tanh",
 )  # fmt: skip
 _TWO_VALUES = ("add", "subtract", "multiply", "divide", "maximum", "minimum")
 
@@ -172,11 +173,12 @@ class _Rewriter:
 
     def _element_wise(self, value: Any) -> _Inner | None:
         """Return an element-wise operator as applied to the results of a convolution before these get their form.
-        Return None if no operand is such a value, or another operand differs along rows or columns."""
+        Return None if no operand is such a value, or another operand differs along rows or columns. Integers of eight
+        bits get their form before anything else, as they are the least to move."""
         if not is_call(value, *_ONE_VALUE, *_TWO_VALUES):
             return None
         inner = next((self._inner[a] for a in value.args if isinstance(a, Var) and a in self._inner), None)
-        if inner is None:
+        if inner is None or dtype_of(inner.value) in EIGHT_BITS:
             return None
         count = 2 if is_call(value, *_TWO_VALUES) else 1
         operands = [self._before_form(a, inner) for a in value.args[:count]]

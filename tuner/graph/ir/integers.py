@@ -23,7 +23,7 @@ from tuner.graph.ir.simplify import as_constant, constant, is_call, scalar, with
 
 _EXACT = 2**24  # whole numbers up to here are float32 values
 _LARGEST = 255  # of a difference of two 8-bit integers
-_EIGHT_BITS = ("uint8", "int8")
+EIGHT_BITS = ("uint8", "int8")
 REALS = ("float32", "float64")  # the types that products of integers are written in
 
 ValueOf = Callable[[Any], Any]  # returns the value that a variable is bound to, or None
@@ -77,7 +77,7 @@ def integer_product(call: Any, value_of: ValueOf) -> IntegerProduct | None:
 
 def _numbers(expr: Any, value_of: ValueOf) -> Numbers | None:
     value = value_of(expr)
-    if is_call(value, "astype") and dtype_of(value.args[0]) in _EIGHT_BITS and isinstance(value.args[0], Var):
+    if is_call(value, "astype") and dtype_of(value.args[0]) in EIGHT_BITS and isinstance(value.args[0], Var):
         return Numbers(value.args[0])
     if is_call(value, "astype") and dtype_of(value.args[0]) == "float32":
         return _numbers(value.args[0], value_of)
@@ -91,7 +91,7 @@ def _numbers(expr: Any, value_of: ValueOf) -> Numbers | None:
     if known is not None:
         return Numbers(whole.values, known) if known == np.rint(known) else None
     source = value_of(zero)  # only integers are known to be whole
-    is_whole = is_call(source, "astype") and dtype_of(source.args[0]) in _EIGHT_BITS
+    is_whole = is_call(source, "astype") and dtype_of(source.args[0]) in EIGHT_BITS
     return Numbers(whole.values, zero) if is_whole else None
 
 

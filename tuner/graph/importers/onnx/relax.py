@@ -21,6 +21,7 @@ from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
 from tuner.errors import BadInput, last_line
 from tuner.graph.importers.onnx.converters.elementwise import CONVERTERS, Attributes, Inputs
+from tuner.graph.importers.onnx.converters.four_bits import FEW_BITS
 from tuner.graph.importers.onnx.converters.integers import INTEGERS
 from tuner.graph.importers.onnx.converters.layers import LAYERS, after_reduction, before_reduction
 from tuner.graph.importers.onnx.converters.recurrent import RECURRENT
@@ -32,7 +33,7 @@ from tuner.graph.ir.bindings import operands, operands_of, shape_of
 from tuner.graph.ir.simplify import as_constant, constant, is_static
 from tuner.tensors import Count
 
-_EMITTING = {**VISION, **LAYERS, **RECURRENT, **INTEGERS}
+_EMITTING = {**VISION, **LAYERS, **RECURRENT, **INTEGERS, **FEW_BITS}
 CONVERTED = frozenset(VISION) | frozenset(LAYERS) | frozenset(CONVERTERS)  # operators that have a converter here
 
 

@@ -110,6 +110,22 @@ def _conv(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
     return [writer.add("Add", real, writer.reshape(node.input[2], each)) if operand(node, 2) else real]
 
 
+def _conv_transpose(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
+    """Write a transposed convolution of differences. A weight has the channels of one group's results along its second
+    axis, and so has its scale."""
+    found, shape = _factors(writer, node, 1), writer.shape(node.input[1])
+    if found is None or shape is None:
+        return None
+    data, weight, scale, count = found
+    window = chosen_attributes(node, *WINDOW, "output_padding", "output_shape")
+    sums, each = writer.add("ConvTranspose", data, weight, **window), [1, -1, *[1] * (len(shape) - 2)]
+    groups = attributes_of(node).get("group", 1)
+    if count > 1 and groups > 1:
+        scale = writer.add("Concat", *[scale] * groups, axis=0)
+    real = writer.add("Mul", sums, writer.reshape(scale, each if count > 1 else ()))
+    return [writer.add("Add", real, writer.reshape(node.input[2], each)) if operand(node, 2) else real]
+
+
 def _gemm(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
     attrs = attributes_of(node)
     if attrs.get("alpha", 1.0) != 1.0 or attrs.get("beta", 1.0) != 1.0 or attrs.get("transA", 0):
@@ -151,6 +167,7 @@ def _quantize(writer: NodeWriter, node: onnx.NodeProto) -> Sequence[str] | None:
 
 _REWRITES: dict[tuple[str, str], Rewrite] = {
     ("", "Conv"): _conv,
+    ("", "ConvTranspose"): _conv_transpose,
     ("", "Gemm"): _gemm,
     ("", "MatMul"): _matmul,
     ("", "QuantizeLinear"): _quantize,

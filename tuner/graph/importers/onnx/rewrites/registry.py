@@ -10,6 +10,7 @@ import onnx
 from tuner.errors import BadInput
 from tuner.graph.importers.onnx.fold import TooLarge, fold_constants
 from tuner.graph.importers.onnx.rewrites.contributed import CONTRIBUTED
+from tuner.graph.importers.onnx.rewrites.four_bits import FEW_BITS
 from tuner.graph.importers.onnx.rewrites.functions import FUNCTIONS
 from tuner.graph.importers.onnx.rewrites.operators import WRITTEN
 from tuner.graph.importers.onnx.rewrites.quantized import QUANTIZED
@@ -19,7 +20,7 @@ from tuner.graph.importers.onnx.rewrites.sequences import resolve_sequences
 from tuner.graph.importers.onnx.rewrites.spectra import SPECTRA
 from tuner.graph.importers.onnx.rewrites.writer import write_out
 
-REWRITES = {**FUNCTIONS, **WRITTEN, **SPECTRA, **RECURRENT, **QUANTIZED, **CONTRIBUTED, **SCAN}
+REWRITES = {**FUNCTIONS, **WRITTEN, **SPECTRA, **RECURRENT, **QUANTIZED, **CONTRIBUTED, **FEW_BITS, **SCAN}
 
 
 def write_operators(model: onnx.ModelProto, source: str) -> None:
