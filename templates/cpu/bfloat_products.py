@@ -1,0 +1,109 @@
+"""The instructions of CPUs that multiply vectors of bfloat16 numbers and sum neighbouring products, in float32.
+
+Start at `bfloat_products_of`, which says what a target has. TVM generates no code for bfloat16. So kernels hold such
+numbers as 16 bits and call small functions, written in LLVM's language, which are compiled into them (`with_code`).
+x86 and ARM's instructions treat denormal numbers as zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tvm import tirx
+from tvm.s_tir import Schedule
+from tvm.script import tirx as T
+from tvm.target import Target
+
+from templates.bfloats import BITS, as_bits
+from templates.cpu.dot_products import Products
+from templates.cpu.isa import has_feature
+from templates.integers import Held
+from templates.stages import new_schedule
+
+_NARROWED = "edgetune_to_bfloat16"
+_DOT = "edgetune_bfloat16_dot"
+_IMPORT = "pragma_import_llvm"  # LLVM's text in the annotation of a loop is linked to the function's module
+
+
+@dataclass(frozen=True)
+class _Bfloats(Held):
+    """Says that data and weights are held as the bits of bfloat16 numbers, in pairs of neighbouring channels."""
+
+    data: str = BITS
+    weight: str = BITS
+    group: int = 2
+
+    def packed(self, weight: np.ndarray) -> np.ndarray:
+        return as_bits(weight)
+
+    @property
+    def sums(self) -> str:
+        return "float32"
+
+    def convert(self, value: Any) -> Any:
+        return tirx.call_pure_extern(BITS, _NARROWED, value)
+
+    def product(self, value: Any, tap: Any) -> Any:
+        return _widened(value) * _widened(tap)
+
+
+def _widened(bits: Any) -> Any:
+    """Return the float32 number whose first half is given."""
+    return tirx.reinterpret("float32", bits.astype("uint32") << tirx.const(16, "uint32"))
+
+
+def _dot_product(unit: Products, sums: Any, values: Any, weights: Any) -> Any:
+    """Sum two products each, and add them to the sums."""
+    return T.call_pure_extern(f"float32x{unit.lanes}", _DOT, sums, unit.everywhere(values), weights)
+
+
+def _operands(beside: Callable[[int, int], int]) -> Held:
+    return _Bfloats(beside=beside)
+
+
+_INSTRUCTIONS = (
+    Products(
+        "avx512bf16", "llvm.x86.avx512bf16.dpbf16ps.{bits}", _operands(lambda _, pixels: pixels + 1), _dot_product, 16
+    ),
+    Products(
+        "bf16", "llvm.aarch64.neon.bfdot.v4f32.v8bf16", _operands(lambda blocks, pixels: blocks + pixels),
+        _dot_product, 4,
+    ),
+)  # fmt: skip
+
+
+def bfloat_products_of(target: Target) -> Products | None:
+    """Return the instruction by which a target multiplies bfloat16 numbers, or None if it is no CPU or has none."""
+    if target.kind.name != "llvm":
+        return None
+    return next((unit for unit in _INSTRUCTIONS if has_feature(target, unit.feature)), None)
+
+
+def with_code(func: tirx.PrimFunc, unit: Products) -> tirx.PrimFunc:
+    """Return a function with the code of what it calls: the conversion to bfloat16, and the dot product."""
+    sch: Schedule = new_schedule(func)
+    block = sch.get_child_blocks(sch.get_sblock("root"))[0]
+    sch.annotate(sch.get_loops(block)[0], _IMPORT, _code(unit))
+    return sch.mod["main"]
+
+
+def _code(unit: Products) -> str:
+    name = unit.instruction.format(bits=32 * unit.lanes)
+    floats, pairs, bits = f"<{unit.lanes} x float>", f"<{2 * unit.lanes} x bfloat>", f"<{2 * unit.lanes} x i16>"
+    return f"""
+declare {floats} @{name}({floats}, {pairs}, {pairs})
+define {floats} @{_DOT}({floats} %sums, {bits} %values, {bits} %weights) {{
+  %a = bitcast {bits} %values to {pairs}
+  %b = bitcast {bits} %weights to {pairs}
+  %new = call {floats} @{name}({floats} %sums, {pairs} %a, {pairs} %b)
+  ret {floats} %new
+}}
+define i16 @{_NARROWED}(float %value) {{
+  %near = fptrunc float %value to bfloat
+  %bits = bitcast bfloat %near to i16
+  ret i16 %bits
+}}
+"""
