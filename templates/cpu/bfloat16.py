@@ -28,6 +28,12 @@ class BfloatConv(DotConv):
     def products(self, target: Target) -> Products | None:
         return bfloat_products_of(target)
 
+    def applies(self, conv: Conv2d, lanes: int) -> bool:
+        """Return whether whole vectors of channels are multiplied. Products with zeros, which fill up small groups,
+        would cost more than the instruction saves."""
+        whole = conv.groups == 1 or min(conv.in_channels, conv.out_channels) // conv.groups >= lanes
+        return whole and super().applies(conv, lanes)
+
     def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
         return with_code(super().prim_func(workload, target, config), self._found(target))
 

@@ -8,6 +8,7 @@ module.
 from tuner.devices.stopwatch import COPY
 from tuner.graph.fusion.float_forms import float_form, with_floats
 from tuner.graph.fusion.fuse import fuse
+from tuner.graph.fusion.bfloats import with_bfloats
 from tuner.graph.fusion.half import halved
 from tuner.graph.fusion.integers import multiplies_integers, precisions
 from tuner.graph.fusion.steps import AnchorStep, FusedGraph, OperatorStep, TunedStep
@@ -92,4 +93,5 @@ __all__ = [
     "with_lifted_constants",
     "workspace_of",
     "write_old_rules",
+    "with_bfloats",
 ]

@@ -16,7 +16,7 @@ _JUMP = re.compile(r"^\s+(?:j\w+|b(?:\.\w+)?|cbn?z\s+\w+,|tbn?z\s+\w+,\s*#?\d+,)
 _INSTRUCTION = re.compile(r"^\s+(?:\{vex\}\s+)?[a-z]")
 _MULTIPLY_ADD = re.compile(
     r"^\s+(?:\{vex\}\s+)?"
-    r"(?:v?fn?m(?:add|sub)\w*p[sdh]|fml[as]|bfmlal\w|v?pdp\w+|v?pmaddwd|[su]{1,2}dot|smull)\s"
+    r"(?:v?fn?m(?:add|sub)\w*p[sdh]|fml[as]|bfmlal\w|bfdot|bfmmla|v?dpbf16ps|v?pdp\w+|v?pmaddwd|[su]{1,2}dot|smull)\s"
 )
 _X86 = re.compile(r"%([xyz]mm\d+)")
 _ARM = re.compile(r"\b[vq](\d+)(?:\.\d*[bhsd])?\b")
