@@ -40,6 +40,7 @@ class Held:
     negated: bool = False  # the data are converted to their negatives, and products subtracted
     # The inputs of all pixels are held until all output blocks have been multiplied with them, and a weight.
     beside: Callable[[int, int], int] = lambda _, pixels: pixels + 1
+    broadcasts: bool = False  # whether repeating a pixel's values in a register takes as long as a multiplication
 
     @property
     def converted(self) -> bool:

@@ -7,7 +7,6 @@ x86 and ARM's instructions treat denormal numbers as zero.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,19 +59,12 @@ def _dot_product(unit: Products, sums: Any, values: Any, weights: Any) -> Any:
     return T.call_pure_extern(f"float32x{unit.lanes}", _DOT, sums, unit.everywhere(values), weights)
 
 
-def _operands(beside: Callable[[int, int], int]) -> Held:
-    return _Bfloats(beside=beside)
-
-
+# ARM's instruction reads no memory. LLVM repeats values by loads that take a place among the multiplications.
+_LOADED = _Bfloats(beside=lambda blocks, pixels: blocks + pixels, broadcasts=True)
 _INSTRUCTIONS = (
-    Products(
-        "avx512bf16", "llvm.x86.avx512bf16.dpbf16ps.{bits}", _operands(lambda _, pixels: pixels + 1), _dot_product, 16
-    ),
-    Products(
-        "bf16", "llvm.aarch64.neon.bfdot.v4f32.v8bf16", _operands(lambda blocks, pixels: blocks + pixels),
-        _dot_product, 4,
-    ),
-)  # fmt: skip
+    Products("avx512bf16", "llvm.x86.avx512bf16.dpbf16ps.{bits}", _Bfloats(), _dot_product, 16),
+    Products("bf16", "llvm.aarch64.neon.bfdot.v4f32.v8bf16", _LOADED, _dot_product, 4),
+)
 
 
 def bfloat_products_of(target: Target) -> Products | None:

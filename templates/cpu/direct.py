@@ -223,7 +223,8 @@ def _fewest_groups(problem: DirectProblem, tile: tuple[int, int], threads: int) 
 def _seeded_tiles(problem: DirectProblem, unit: VectorUnit, threads: int) -> list[tuple[int, int]]:
     """Return the register tiles (ob, tw) that fill the registers best. The first keeps the threads evenly busy, unless
     that costs more than it saves."""
-    tiles = problem.blocks.register_tiles(problem.columns, unit.accumulators)
+    broadcasts = problem.dots and problem.held.broadcasts
+    tiles = problem.blocks.register_tiles(problem.columns, unit.accumulators, broadcasts=broadcasts)
     tiles = [(ob, tw) for ob, tw in tiles if _fits(problem, ob, tw, unit)]
     product = Product(problem.columns, problem.blocks.out_blocks, 1, problem.blocks.lanes, unit.accumulators)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from templates.workloads import Dense, dense_of
 from tuning_db.record import Config, Workload
 
 _CONVERTED = 16  # so many data are converted, or filled up, at once
+_REGISTERS = 32  # of ARM's vectors
 
 
 class DotDense(PackedDense):
@@ -42,6 +44,8 @@ class DotDense(PackedDense):
         space = super().space(steps.workload(workload.epilogue, workload.dtype), target)
         assert space is not None
         knobs = tuple(replace(knob, values=(0,)) if knob.name == "prefetch" else knob for knob in space.knobs)
+        if products.held.broadcasts:
+            space = replace(space, seeds=_widest_first(space, steps, products))
         seeds = dict.fromkeys(tuple({**seed, "prefetch": 0}.items()) for seed in space.seeds)
         return replace(space, knobs=knobs, seeds=tuple(dict(seed) for seed in seeds))
 
@@ -66,6 +70,21 @@ class DotDense(PackedDense):
         products = self.products(target)
         assert products is not None
         return products
+
+
+def _widest_first(space: Space, dense: Dense, products: Products) -> tuple[Values, ...]:
+    """Return the seeds for an instruction beside which repeating a row's values costs as much. Tiles that repeat the
+    fewest come first, and of these the largest ones."""
+    known = {knob.name: knob.values for knob in space.knobs}
+    vectors = -(-dense.out_features // products.lanes)
+
+    def cost(tile: tuple[int, int]) -> tuple[int, int]:
+        nb, rows = tile
+        return -(-vectors // nb) * -(-dense.rows // rows) * (nb + 1) * rows, -nb * rows
+
+    tiles = [(nb, rows) for nb in known["nb"] for rows in known["rows"]]
+    fitting = [tile for tile in tiles if prod(tile) + products.held.beside(*tile) <= _REGISTERS]
+    return tuple({**space.seeds[0], "nb": nb, "rows": rows} for nb, rows in sorted(fitting, key=cost)[:3])
 
 
 def _compute(workload: Workload, held: Held, *, lanes: int, tile: tuple[int, int]) -> tirx.PrimFunc:

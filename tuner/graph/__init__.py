@@ -6,9 +6,9 @@ module.
 """
 
 from tuner.devices.stopwatch import COPY
+from tuner.graph.fusion.bfloats import with_bfloats
 from tuner.graph.fusion.float_forms import float_form, with_floats
 from tuner.graph.fusion.fuse import fuse
-from tuner.graph.fusion.bfloats import with_bfloats
 from tuner.graph.fusion.half import halved
 from tuner.graph.fusion.integers import multiplies_integers, precisions
 from tuner.graph.fusion.steps import AnchorStep, FusedGraph, OperatorStep, TunedStep
@@ -89,9 +89,9 @@ __all__ = [
     "tasks_of_both",
     "why_not_captured",
     "widen_singles",
+    "with_bfloats",
     "with_floats",
     "with_lifted_constants",
     "workspace_of",
     "write_old_rules",
-    "with_bfloats",
 ]
