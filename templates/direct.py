@@ -249,14 +249,15 @@ def reader(
 ) -> Callable[..., Any]:
     """Return a function read(n, block, y, x, lane) that reads the padded input of whole tiles of rows by columns.
 
-    It reads through a stage "pad" if `staged`, else straight from the data. `border` is what the data outside the image
+    It reads through a stage "pad" if `staged`, else straight from the data. Values that an intrinsic converts in "pad"
+    come from a stage "edges". `border` is what the data outside the image
     counts as (default: 0). Of a problem in words it reads words, whose number in the block is `lane`.
     """
     conv, b, held, (th, tw) = problem.conv, problem.blocks, problem.held, tile
     top, left = conv.padding[:2]
     reach_y, reach_x = problem.reach(problem.tall(th), problem.wide(tw))
-    given = Types.named(problem.dtype, ()).data
-    nothing = zero(SUMS if problem.words else given)
+    kind = Types.named(problem.dtype, ()).data
+    nothing = zero(SUMS if problem.words else kind)
     outside = nothing if border is None else repeated(border) if problem.words else border
 
     def source(n: Any, c: Any, y: Any, x: Any, v: Any) -> Any:
@@ -271,7 +272,7 @@ def reader(
             return data[n, c, *pixel, v]
         value = data[n, c * b.in_lanes + v, *pixel]
         filled = b.in_lanes * b.in_blocks > conv.in_channels  # with lanes whose weights are zero
-        return tirx.if_then_else(c * b.in_lanes + v < conv.in_channels, value, zero(given)) if filled else value
+        return tirx.if_then_else(c * b.in_lanes + v < conv.in_channels, value, zero(kind)) if filled else value
 
     def padded(n: Any, c: Any, y: Any, x: Any, v: Any) -> Any:
         if not problem.reads_outside(th, tw):
@@ -292,5 +293,6 @@ def reader(
     if problem.words:
         return te.compute(shape, lambda *index: moved(padded(*index)) if held.moved else padded(*index), name="pad")
     if problem.dots:
-        return te.compute(shape, lambda *index: held.convert(padded(*index)), name="pad")
+        given = padded if held.conversion(problem.depth) is None else te.compute(shape, padded, name="edges")
+        return te.compute(shape, lambda *index: held.convert(given(*index)), name="pad")
     return te.compute(shape, padded, name="pad")

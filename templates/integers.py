@@ -60,6 +60,12 @@ class Held:
         value = value.astype(self.data)
         return tirx.const(0, self.data) - value if self.negated else value
 
+    def conversion(self, width: int) -> str | None:
+        """Return the intrinsic that converts so many neighbouring values of a stage "edges", which has them in
+        registers, or None if `convert` is vectorised without one."""
+        del width
+        return None
+
     def packed(self, weight: np.ndarray) -> np.ndarray:
         """Return a weight, in the order that a kernel reads it in, as it is held."""
         return np.ascontiguousarray(weight, self.weight)

@@ -5,14 +5,18 @@ numbers as 16 bits and call small functions, written in LLVM's language, which a
 x86 and ARM's instructions treat denormal numbers as zero.
 """
 
+# TVMScript writes the types of buffers as calls.
+# mypy: disable-error-code="valid-type,untyped-decorator"
+
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
 from tvm import tirx
-from tvm.s_tir import Schedule
+from tvm.s_tir import Schedule, TensorIntrin
 from tvm.script import tirx as T
 from tvm.target import Target
 
@@ -24,6 +28,8 @@ from templates.stages import new_schedule
 
 _NARROWED = "edgetune_to_bfloat16"
 _DOT = "edgetune_bfloat16_dot"
+_WIDTHS = (4, 8, 12, 16)  # as many values are converted at once, where there are as many
+_KINDS = ("float", "bfloat", "i16")
 _IMPORT = "pragma_import_llvm"  # LLVM's text in the annotation of a loop is linked to the function's module
 
 
@@ -34,6 +40,9 @@ class _Bfloats(Held):
     data: str = BITS
     weight: str = BITS
     group: int = 2
+
+    def conversion(self, width: int) -> str | None:
+        return _converting(width) if width in _WIDTHS else None
 
     def packed(self, weight: np.ndarray) -> np.ndarray:
         return as_bits(weight)
@@ -47,6 +56,39 @@ class _Bfloats(Held):
 
     def product(self, value: Any, tap: Any) -> Any:
         return _widened(value) * _widened(tap)
+
+
+@cache
+def _converting(width: int) -> str:
+    """Register the intrinsic that converts so many neighbouring values, and return its name."""
+    name = f"{_NARROWED}_{width}"
+
+    @T.prim_func(s_tir=True)
+    def meaning(
+        values: T.Buffer((width,), "float32", offset_factor=1, scope="local"),
+        bits: T.Buffer((width,), BITS, offset_factor=1),
+    ) -> None:
+        with T.sblock("root"):
+            T.reads(values[0:width])
+            T.writes(bits[0:width])
+            for i in T.serial(0, width):
+                with T.sblock("convert"):
+                    vi = T.axis.spatial(width, i)
+                    bits[vi] = T.call_pure_extern(BITS, _NARROWED, values[vi])
+
+    @T.prim_func(s_tir=True)
+    def code(
+        values: T.Buffer((width,), "float32", offset_factor=1, scope="local"),
+        bits: T.Buffer((width,), BITS, offset_factor=1),
+    ) -> None:
+        with T.sblock("root"):
+            T.reads(values[0:width])
+            T.writes(bits[0:width])
+            each = values.vload([0], dtype=f"float32x{width}")
+            bits[T.ramp(T.int32(0), 1, width)] = T.call_pure_extern(f"{BITS}x{width}", name, each)
+
+    TensorIntrin.register(name, meaning, code)
+    return name
 
 
 def _widened(bits: Any) -> Any:
@@ -83,9 +125,10 @@ def with_code(func: tirx.PrimFunc, unit: Products) -> tirx.PrimFunc:
 
 
 def _code(unit: Products) -> str:
+    """Return LLVM's text of the dot product, and of the conversions of one value and of as many as are neighbours."""
     name = unit.instruction.format(bits=32 * unit.lanes)
     floats, pairs, bits = f"<{unit.lanes} x float>", f"<{2 * unit.lanes} x bfloat>", f"<{2 * unit.lanes} x i16>"
-    return f"""
+    product = f"""
 declare {floats} @{name}({floats}, {pairs}, {pairs})
 define {floats} @{_DOT}({floats} %sums, {bits} %values, {bits} %weights) {{
   %a = bitcast {bits} %values to {pairs}
@@ -93,9 +136,16 @@ define {floats} @{_DOT}({floats} %sums, {bits} %values, {bits} %weights) {{
   %new = call {floats} @{name}({floats} %sums, {pairs} %a, {pairs} %b)
   ret {floats} %new
 }}
-define i16 @{_NARROWED}(float %value) {{
-  %near = fptrunc float %value to bfloat
-  %bits = bitcast bfloat %near to i16
-  ret i16 %bits
+"""
+    vectors = [_conversion(f"{_NARROWED}_{n}", *(f"<{n} x {kind}>" for kind in _KINDS)) for n in _WIDTHS]
+    return "".join([product, _conversion(_NARROWED, *_KINDS), *vectors])
+
+
+def _conversion(name: str, wide: str, narrow: str, bits: str) -> str:
+    return f"""
+define {bits} @{name}({wide} %values) {{
+  %near = fptrunc {wide} %values to {narrow}
+  %bits = bitcast {narrow} %near to {bits}
+  ret {bits} %bits
 }}
 """

@@ -19,7 +19,7 @@ from templates.blocking import blocking, divisors, pack_oihw
 from templates.cpu.halves import row_constraints, rows_in_halves
 from templates.cpu.isa import HALF, VectorUnit, computes_in, threads_of, vector_unit
 from templates.cpu.product_tiles import Product
-from templates.cpu.stages import EVEN, even, pad_at_root, spread, waiting, widen_parts
+from templates.cpu.stages import EVEN, convert_in_registers, even, pad_at_root, spread, waiting, widen_parts
 from templates.direct import ORDERS, DirectProblem, direct_compute
 from templates.rewrite import CACHE_LINE_BYTES, guard, mark, peel_tail, prefetch, shared_out, wrap_marked_loop
 from templates.space import Constraint, Knob, Space, Values
@@ -349,6 +349,11 @@ def _schedule_pad(problem: DirectProblem, sch: Schedule) -> None:
     if problem.plain_data and not problem.dots:
         loops = sch.get_loops(sch.get_sblock("pad"))
         sch.parallel(sch.fuse(*loops[:3]))
+    elif has_block(sch, "edges"):
+        pad, width = sch.get_sblock("pad"), problem.depth
+        loops = sch.get_loops(pad)
+        sch.parallel(sch.fuse(*loops[:3]))
+        convert_in_registers(sch, pad, loops[-1], problem.held.conversion(width))
     else:
         pad_at_root(sch, "pad")
 

@@ -16,8 +16,10 @@ import numpy as np
 from tvm import te, tirx
 from tvm.target import Target
 
+from templates.blocking import divisors
 from templates.cpu.dense import PackedDense
 from templates.cpu.dot_products import Products, intrinsic
+from templates.cpu.stages import convert_in_registers
 from templates.integers import Held, Types, lack, lacking
 from templates.space import Space, Values
 from templates.stages import epilogue_operands, epilogue_value, has_block, new_schedule, unroll_tile, zero
@@ -64,7 +66,7 @@ class DotDense(PackedDense):
     def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
         products, tile = self._found(target), (config["rows"], config["nb"])
         func = _compute(workload, products.held, lanes=products.lanes, tile=tile)
-        return _schedule(func, config.knobs, intrinsic(products))
+        return _schedule(func, config.knobs, products.held, intrinsic(products))
 
     def _found(self, target: Target) -> Products:
         products = self.products(target)
@@ -127,12 +129,22 @@ def _filled(data: te.Tensor, dense: Dense, held: Held) -> te.Tensor:
         return data
 
     def value(i: Any, k: Any) -> tirx.PrimExpr:
-        return held.convert(data[i, k] if full else tirx.if_then_else(k < inputs, data[i, k], zero(str(data.dtype))))
+        return data[i, k] if full else tirx.if_then_else(k < inputs, data[i, k], zero(str(data.dtype)))
 
-    return te.compute((dense.rows, -(-inputs // held.group) * held.group), value, name="pad")
+    shape = (dense.rows, -(-inputs // held.group) * held.group)
+    width = _converted_at_once(shape[1])
+    if held.conversion(width) is None:
+        return te.compute(shape, lambda i, k: held.convert(value(i, k)), name="pad")
+    edges = te.compute(shape, value, name="edges")
+    return te.compute(shape, lambda i, k: held.convert(edges[i, k]), name="pad")
 
 
-def _schedule(func: tirx.PrimFunc, k: Values, dot: str) -> tirx.PrimFunc:
+def _converted_at_once(inputs: int) -> int:
+    """Return how many of the inputs are converted at once: all groups of as many are whole."""
+    return max(divisors(inputs, _CONVERTED))
+
+
+def _schedule(func: tirx.PrimFunc, k: Values, held: Held, dot: str) -> tirx.PrimFunc:
     sch = new_schedule(func)
     sums, out = sch.get_sblock("sums"), sch.get_sblock("out")
     i, o, b, v, kk, q = sch.get_loops(sums)
@@ -149,6 +161,11 @@ def _schedule(func: tirx.PrimFunc, k: Values, dot: str) -> tirx.PrimFunc:
     unroll_tile(sch, sch.get_loops(write)[-3:])
     unroll_tile(sch, sch.get_loops(sch.decompose_reduction(sums, ko))[-3:])
     sch.tensorize(v, dot)
-    if has_block(sch, "pad"):
+    if has_block(sch, "edges"):
+        pad = sch.get_sblock("pad")
+        inputs = sch.get_loops(pad)[-1]
+        width = _converted_at_once(int(sch.get(inputs).extent))
+        convert_in_registers(sch, pad, sch.split(inputs, [None, width])[1], held.conversion(width))
+    elif has_block(sch, "pad"):
         sch.vectorize(sch.split(sch.get_loops(sch.get_sblock("pad"))[-1], [None, _CONVERTED])[1])
     return sch.mod["main"]
