@@ -37,7 +37,9 @@ LAYERS: dict[str, tuple[str, Conv2d | Dense]] = {
     "first 7x7": ("conv2d_{}_nchw", Conv2d(1, 3, 96, 96, 64, (7, 7), (2, 2), (3, 3, 3, 3))),
     "dense, 48 rows": ("dense_{}", Dense(48, 768, 768)),
 }
-CPUS = {"neoverse-n2": "aarch64", "neoverse-v1": "aarch64", "znver4": "x86_64"}
+CPUS = dict.fromkeys(("neoverse-n2", "neoverse-v1"), "aarch64") | dict.fromkeys(
+    ("cooperlake", "sapphirerapids", "znver4"), "x86_64"
+)
 _DTYPES = ("float32", "bfloat16")
 # Instructions that multiply and add whole vectors, and how many products of one lane they add.
 _ADDS = ((re.compile(r"\sfmla\s+v\d+\.4s,|\svfmadd\d+ps\s.*%zmm"), 1), (re.compile(r"\sbfdot\s|\svdpbf16ps\s"), 2))

@@ -38,7 +38,7 @@ def test_a_network_runs_under_qemu(tmp_path: Path) -> None:
     words = ("export", "net.onnx", "-o", "out", "--target", "orion-o6", "--libc", "musl", "--dtype", "bfloat16")
     done = run_tune(*words, cwd=tmp_path)
     assert done.status == 0, done.err
-    assert "bfloat16: its error is not known, as nothing was run" in done.err
+    assert "bfloat16: its error is not known, as nothing was run" in done.out
     program = compiled_for("aarch64", tmp_path / "out", tmp_path / "example")
     inputs = random_inputs(load_onnx(tmp_path / "net.onnx").inputs, 0)
     (tmp_path / "in.bin").write_bytes(inputs["data"].tobytes())
