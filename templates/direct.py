@@ -49,10 +49,10 @@ class DirectProblem:
     blocks: Blocking
     plain_data: bool
     plain_out: bool = False
-    dtype: str = "float32"  # of operands, weights and results; for integers see `templates.integers`
+    dtype: str = "float32"  # of operands, weights and results; for others see `templates.integers.Types`
     gathered: Conv2d | None = None
     summed: str = "float32"
-    held: Held = AS_GIVEN  # where integers are multiplied
+    held: Held = AS_GIVEN  # where integers or bfloat16 numbers are multiplied
 
     @property
     def flat(self) -> bool:
