@@ -1,4 +1,4 @@
-"""Estimate by llvm-mca how long ARM's cores take for assembly, for the benchmarks that do. Start at `cycles`.
+"""Estimate by llvm-mca how long cores take for assembly, for the benchmarks that do. Start at `cycles`.
 
 LLVM has models of Neoverse N1 and V1 from version 17 on: `apt-get install llvm-19`.
 """
@@ -29,11 +29,11 @@ def find_mca(given: str | None) -> str:
     return found
 
 
-def cycles(mca: str, cpu: str, code: Sequence[str], features: str) -> float:
+def cycles(mca: str, cpu: str, code: Sequence[str], features: str, machine: str = "aarch64") -> float:
     """Return the cycles that llvm-mca gives one pass through some lines of assembly, of many in a row. `features` are
-    those of LLVM's that the code needs beside the core's."""
+    those of LLVM's that the code needs beside the core's. `machine` is the core's architecture."""
     kept = [line for line in code if re.match(r"\s+[a-z]|[.\w$]+:", line)]
-    command = [mca, "-mtriple=aarch64", f"-mcpu={cpu}", f"-mattr={features}", f"-iterations={_ITERATIONS}"]
+    command = [mca, f"-mtriple={machine}", f"-mcpu={cpu}", f"-mattr={features}", f"-iterations={_ITERATIONS}"]
     done = subprocess.run(command, input="\n".join(kept), capture_output=True, text=True, check=True)
     total = re.search(r"Total Cycles:\s+(\d+)", done.stdout)
     assert total is not None

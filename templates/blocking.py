@@ -45,17 +45,21 @@ class Blocking:
         """
         return tile_sizes(self.out_blocks, limit) if self.groups == 1 else divisors(self.out_blocks, limit)
 
-    def register_tiles(self, extent: int, registers: int) -> list[tuple[int, int]]:
+    def register_tiles(self, extent: int, registers: int, *, broadcasts: bool = False) -> list[tuple[int, int]]:
         """Return the register tiles, (output blocks, positions out of `extent`), that fit into `registers` vectors.
 
-        Tiles with the fewest loads per useful multiply-add come first.
+        Tiles with the fewest loads per useful multiply-add come first. If it `broadcasts`, each position in a tile
+        costs as much as a multiply-add. Then those with the fewest such come first, and of these the largest ones.
         """
 
-        def loads(tile: tuple[int, int]) -> int:
-            return -(-self.out_blocks // tile[0]) * -(-extent // tile[1]) * sum(tile)
+        def cost(tile: tuple[int, int]) -> tuple[int, int]:
+            count = -(-self.out_blocks // tile[0]) * -(-extent // tile[1])
+            if broadcasts:
+                return count * (tile[0] + 1) * tile[1], -tile[0] * tile[1]
+            return count * sum(tile), 0
 
-        tiles = [(ob, t) for ob in self.out_tiles(4) for t in range(1, min(extent, registers // ob) + 1)]
-        return sorted(tiles, key=loads)
+        blocks = self.out_tiles(8 if broadcasts else 4)
+        return sorted(((ob, t) for ob in blocks for t in range(1, min(extent, registers // ob) + 1)), key=cost)
 
     def first_input(self, out_block: Any) -> Any:
         """Return the index of the first input block that an output block reads, as an int or a TVM expression."""

@@ -3,6 +3,7 @@
 from templates import attention, batch_matmul, four_bits
 from templates.cpu.attention import TiledAttention
 from templates.cpu.batch_matmul import PackedBatchMatmul
+from templates.cpu.bfloat16 import BfloatConv, BfloatConvPlain, BfloatDense
 from templates.cpu.dense import PackedDense
 from templates.cpu.depthwise import Depthwise, IntegerDepthwise
 from templates.cpu.direct import DirectConv, DirectConvPlain
@@ -44,6 +45,9 @@ for _template in (
     IntegerWinograd(),
     PackedDense(),
     IntegerDense(),
+    BfloatConv(),
+    BfloatConvPlain(),
+    BfloatDense(),
     PackedBatchMatmul(),
     FourBitsDense(),
     TiledAttention(),

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from tvm import te, tirx
 
+from templates.bfloats import BFLOAT16
 from templates.blocking import Blocking
 from templates.integers import AS_GIVEN, INTEGERS, SUMS, Held, Types, lack
 from templates.stages import border_of, epilogue_operands, epilogue_value, padded_with, stored_as, widened, zero
@@ -48,10 +49,10 @@ class DirectProblem:
     blocks: Blocking
     plain_data: bool
     plain_out: bool = False
-    dtype: str = "float32"  # of operands, weights and results; for integers see `templates.integers`
+    dtype: str = "float32"  # of operands, weights and results; for others see `templates.integers.Types`
     gathered: Conv2d | None = None
     summed: str = "float32"
-    held: Held = AS_GIVEN  # where integers are multiplied
+    held: Held = AS_GIVEN  # where integers or bfloat16 numbers are multiplied
 
     @property
     def flat(self) -> bool:
@@ -97,9 +98,14 @@ class DirectProblem:
         return self.dtype == INTEGERS
 
     @property
+    def dots(self) -> bool:
+        """Tell whether neighbouring input channels are multiplied by one instruction, which sums the products."""
+        return self.dtype in (INTEGERS, BFLOAT16)
+
+    @property
     def weight_type(self) -> str:
         """Return the type of the packed weight."""
-        return self.held.weight if self.integer else self.dtype
+        return self.held.weight if self.dots else self.dtype
 
     @property
     def value_bytes(self) -> int:
@@ -119,7 +125,7 @@ class DirectProblem:
     @property
     def depths(self) -> tuple[int, ...]:
         """Return the sizes of the axes that an input block's lanes are summed over."""
-        if self.words or not self.integer:
+        if self.words or not self.dots:
             return (self.depth,)
         return self.blocks.in_lanes // self.held.group, self.held.group
 
@@ -131,13 +137,13 @@ class DirectProblem:
 
     def as_summed(self, value: Any) -> Any:
         """Convert a value of the data or the weight to the type that products are summed in."""
-        return stored_as(value, SUMS if self.integer else self.summed)
+        return stored_as(value, self.summed)
 
     def product(self, value: Any, tap: Any) -> Any:
         """Multiply a value of the data, as `reader` reads it, by one of the packed weight."""
         if self.words:
             return product(value, tap)
-        return (self.held.factor(value) if self.integer else self.as_summed(value)) * self.as_summed(tap)
+        return self.held.product(value, tap) if self.dots else self.as_summed(value) * self.as_summed(tap)
 
     @property
     def kernel_rows(self) -> int:
@@ -180,7 +186,7 @@ def direct_compute(
     out_shape = conv.out_shape if problem.plain_out else out_blocked
     extra = epilogue_operands(epilogue, out_shape, types.extra)
     values = data if problem.gathered is None else gather(data, problem.gathered)
-    staged = staged or problem.reads_outside(th, tw) or (problem.integer and (problem.plain_data or held.converted))
+    staged = staged or problem.reads_outside(th, tw) or (problem.dots and (problem.plain_data or held.converted))
     read = reader(problem, values, tile, staged=staged, border=border_of(epilogue, extra))
     part = part or problem.kernel_rows
     high = min(part, conv.kernel[0])
@@ -243,13 +249,15 @@ def reader(
 ) -> Callable[..., Any]:
     """Return a function read(n, block, y, x, lane) that reads the padded input of whole tiles of rows by columns.
 
-    It reads through a stage "pad" if `staged`, else straight from the data. `border` is what the data outside the image
+    It reads through a stage "pad" if `staged`, else straight from the data. Values that an intrinsic converts in "pad"
+    come from a stage "edges". `border` is what the data outside the image
     counts as (default: 0). Of a problem in words it reads words, whose number in the block is `lane`.
     """
     conv, b, held, (th, tw) = problem.conv, problem.blocks, problem.held, tile
     top, left = conv.padding[:2]
     reach_y, reach_x = problem.reach(problem.tall(th), problem.wide(tw))
-    nothing = zero(SUMS if problem.words else problem.dtype)
+    kind = Types.named(problem.dtype, ()).data
+    nothing = zero(SUMS if problem.words else kind)
     outside = nothing if border is None else repeated(border) if problem.words else border
 
     def source(n: Any, c: Any, y: Any, x: Any, v: Any) -> Any:
@@ -264,7 +272,7 @@ def reader(
             return data[n, c, *pixel, v]
         value = data[n, c * b.in_lanes + v, *pixel]
         filled = b.in_lanes * b.in_blocks > conv.in_channels  # with lanes whose weights are zero
-        return tirx.if_then_else(c * b.in_lanes + v < conv.in_channels, value, zero(problem.dtype)) if filled else value
+        return tirx.if_then_else(c * b.in_lanes + v < conv.in_channels, value, zero(kind)) if filled else value
 
     def padded(n: Any, c: Any, y: Any, x: Any, v: Any) -> Any:
         if not problem.reads_outside(th, tw):
@@ -276,7 +284,7 @@ def reader(
 
     if not staged:
         return source
-    if problem.plain_data and not problem.plain_out and not problem.integer:
+    if problem.plain_data and not problem.plain_out and not problem.dots:
         plain = te.compute(
             (conv.batch, b.in_lanes, reach_y, reach_x), lambda n, v, y, x: padded(n, 0, y, x, v), name="pad"
         )
@@ -284,6 +292,7 @@ def reader(
     shape = (conv.batch, b.groups * b.in_blocks, reach_y, reach_x, problem.depth)
     if problem.words:
         return te.compute(shape, lambda *index: moved(padded(*index)) if held.moved else padded(*index), name="pad")
-    if problem.integer:
-        return te.compute(shape, lambda *index: held.convert(padded(*index)), name="pad")
+    if problem.dots:
+        given = padded if held.conversion(problem.depth) is None else te.compute(shape, padded, name="edges")
+        return te.compute(shape, lambda *index: held.convert(given(*index)), name="pad")
     return te.compute(shape, padded, name="pad")

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from tvm import tirx
 
+from templates.bfloats import BFLOAT16
 from tuning_db.record import Workload
 
 INTEGERS = "uint8"
@@ -49,6 +50,7 @@ class Held:
     negated: bool = False  # the data are converted to their negatives, and products subtracted
     # The inputs of all pixels are held until all output blocks have been multiplied with them, and a weight.
     beside: Callable[[int, int], int] = lambda _, pixels: pixels + 1
+    broadcasts: bool = False  # whether repeating a pixel's values in a register takes as long as a multiplication
 
     @property
     def converted(self) -> bool:
@@ -68,10 +70,25 @@ class Held:
         value = value.astype(self.data)
         return tirx.const(0, self.data) - value if self.negated else value
 
-    def factor(self, value: Any) -> Any:
-        """Convert a value that is held to the int32 number that is multiplied, as tensor intrinsics write it."""
+    def conversion(self, width: int) -> str | None:
+        """Return the intrinsic that converts so many neighbouring values of a stage "edges", which has them in
+        registers, or None if `convert` is vectorised without one."""
+        del width
+        return None
+
+    def packed(self, weight: np.ndarray) -> np.ndarray:
+        """Return a weight, in the order that a kernel reads it in, as it is held."""
+        return np.ascontiguousarray(weight, self.weight)
+
+    @property
+    def sums(self) -> str:
+        """Return the type that products are summed in."""
+        return SUMS
+
+    def product(self, value: Any, tap: Any) -> Any:
+        """Multiply a value that is held by one of the packed weight, as tensor intrinsics write it."""
         value = value.astype(SUMS)
-        return tirx.const(0, SUMS) - value if self.negated else value
+        return (tirx.const(0, SUMS) - value if self.negated else value) * tap.astype(SUMS)
 
 
 AS_GIVEN = Held()
@@ -118,6 +135,8 @@ class Types:
     @classmethod
     def named(cls, dtype: str, epilogue: Sequence[str]) -> Types:
         """Return the types of anchors whose workloads have this dtype and this epilogue."""
+        if dtype == BFLOAT16:
+            dtype = "float32"
         if dtype != INTEGERS:
             return cls(dtype, dtype, dtype, dtype)
         out = "float32" if "real" in epilogue else SUMS

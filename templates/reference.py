@@ -11,8 +11,9 @@ from math import ceil
 
 import numpy as np
 
+from templates.bfloats import BFLOAT16, rounded
 from templates.epilogue import OPERANDS, apply_numpy, operands
-from templates.integers import SUMS, Types
+from templates.integers import SUMS, WEIGHT, Types
 from templates.workloads import Conv2d, anchor_of
 from tuning_db.record import Workload
 
@@ -58,7 +59,7 @@ def random_operands(workload: Workload, seed: int) -> Operands:
 
     depth = float(np.prod(anchor.weight_shape[1:]))
     weight = drawn(anchor.weight_shape, types.weight)
-    if types.weight == workload.dtype:
+    if types.weight != WEIGHT:
         weight = (weight * np.float32(1 / np.sqrt(depth))).astype(types.weight)
     steps, size = operands(workload.epilogue), float(np.sqrt(depth) * _SPREAD)
     factors = _scales(workload, steps.count("scale"), size)
@@ -124,13 +125,15 @@ def conv2d(conv: Conv2d, data: np.ndarray, weight: np.ndarray, border: float = 0
 
 def sums(workload: Workload, inputs: Operands) -> np.ndarray:
     """Compute what the anchor yields before its epilogue, in float64 and in plain layout."""
-    anchor = anchor_of(workload)
+    anchor, data, weight = anchor_of(workload), inputs.data, inputs.weight
+    if workload.dtype == BFLOAT16:
+        data, weight = rounded(data), rounded(weight)
     given = zip(operands(workload.epilogue), inputs.extra, strict=True)
     border = next((float(array[0]) for token, array in given if token == "border"), 0.0)
     with np.errstate(invalid="ignore"):
         if isinstance(anchor, Conv2d):
-            return conv2d(anchor, inputs.data, inputs.weight, border)
-        return np.asarray(inputs.data.astype(np.float64) @ inputs.weight.astype(np.float64).T)
+            return conv2d(anchor, data, weight, border)
+        return np.asarray(data.astype(np.float64) @ weight.astype(np.float64).T)
 
 
 def reference(workload: Workload, inputs: Operands) -> np.ndarray:

@@ -16,11 +16,10 @@ from tvm.s_tir import Schedule
 from tvm.target import Target
 
 from templates.blocking import blocking, divisors, pack_oihw
-from templates.cpu.dot_products import intrinsic, multiplied_by
 from templates.cpu.halves import row_constraints, rows_in_halves
 from templates.cpu.isa import HALF, VectorUnit, computes_in, threads_of, vector_unit
 from templates.cpu.product_tiles import Product
-from templates.cpu.stages import EVEN, even, pad_at_root, spread, waiting, widen_parts
+from templates.cpu.stages import EVEN, convert_in_registers, even, pad_at_root, spread, waiting, widen_parts
 from templates.direct import ORDERS, DirectProblem, direct_compute
 from templates.rewrite import CACHE_LINE_BYTES, guard, mark, peel_tail, prefetch, shared_out, wrap_marked_loop
 from templates.space import Constraint, Knob, Space, Values
@@ -68,6 +67,11 @@ class DirectConv(AnchorTemplate):
         blocks = blocking(conv, vector_unit(target, workload.dtype).lanes)
         return DirectProblem(conv, blocks, self.plain_data, dtype=workload.dtype, summed=workload.dtype)
 
+    def _dot(self, target: Target) -> str | None:
+        """Return the intrinsic of the instruction that sums products, if it is one."""
+        del target
+        return None
+
     def applies(self, conv: Conv2d, lanes: int) -> bool:
         return not conv.is_depthwise and conv.in_channels >= lanes
 
@@ -96,11 +100,11 @@ class DirectConv(AnchorTemplate):
 
     def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
         problem = self._problem(workload, target)
-        # Only whole tiles of integers fit the instruction.
-        tile = (1, config["tw"]) if problem.integer else (1, 1)
+        # Only whole tiles fit the instruction of a dot product.
+        tile = (1, config["tw"]) if problem.dots else (1, 1)
         part = config["chunk"] * problem.conv.kernel[0] or config.knobs.get("sums", 0)
         compute = direct_compute(problem, workload.epilogue, tile, ob=config["ob"], part=part)
-        func = _schedule(problem, compute, config.knobs, intrinsic(multiplied_by(target)) if problem.integer else None)
+        func = _schedule(problem, compute, config.knobs, self._dot(target))
         if config["skip"]:
             func = _skip_padded_rows(func, problem.conv, "part_update" if part else "conv_update")
         if config["prefetch"]:
@@ -146,12 +150,12 @@ def _knobs(problem: DirectProblem, accumulators: int) -> tuple[Knob, ...]:
     spatial = conv.kernel != (1, 1)
     skippable = (
         spatial
-        and not problem.integer
+        and not problem.dots
         and bool(conv.padding[0] or conv.padding[2])
         and problem.rows <= 64
         and conv.kernel[0] > 1
     )
-    fetched = not problem.plain_data and not problem.integer
+    fetched = not problem.plain_data and not problem.dots
     widths = tuple(range(1, min(problem.columns, accumulators) + 1))
     most = max(_tiles(problem, tw, 1) for tw in widths)
     # Flat pixels have no chunks: the output's loops over image rows do not match the tiles, so that its writes cannot
@@ -199,7 +203,7 @@ def _parallel_chunks(problem: DirectProblem, ob: int, groups: int) -> int:
 
 def _fits(problem: DirectProblem, ob: int, pixels: int, unit: VectorUnit) -> bool:
     """Tell whether a register tile fits into the registers."""
-    if problem.integer:
+    if problem.dots:
         return ob * pixels + problem.held.beside(ob, pixels) <= unit.registers
     return ob * pixels <= unit.accumulators
 
@@ -219,7 +223,8 @@ def _fewest_groups(problem: DirectProblem, tile: tuple[int, int], threads: int) 
 def _seeded_tiles(problem: DirectProblem, unit: VectorUnit, threads: int) -> list[tuple[int, int]]:
     """Return the register tiles (ob, tw) that fill the registers best. The first keeps the threads evenly busy, unless
     that costs more than it saves."""
-    tiles = problem.blocks.register_tiles(problem.columns, unit.accumulators)
+    broadcasts = problem.dots and problem.held.broadcasts
+    tiles = problem.blocks.register_tiles(problem.columns, unit.accumulators, broadcasts=broadcasts)
     tiles = [(ob, tw) for ob, tw in tiles if _fits(problem, ob, tw, unit)]
     product = Product(problem.columns, problem.blocks.out_blocks, 1, problem.blocks.lanes, unit.accumulators)
 
@@ -341,9 +346,14 @@ def _schedule_sums(sch: Schedule, sums: Any, k: Values, dot: str | None) -> None
 def _schedule_pad(problem: DirectProblem, sch: Schedule) -> None:
     if not has_block(sch, "pad"):
         return
-    if problem.plain_data and not problem.integer:
+    if problem.plain_data and not problem.dots:
         loops = sch.get_loops(sch.get_sblock("pad"))
         sch.parallel(sch.fuse(*loops[:3]))
+    elif has_block(sch, "edges"):
+        pad, width = sch.get_sblock("pad"), problem.depth
+        loops = sch.get_loops(pad)
+        sch.parallel(sch.fuse(*loops[:3]))
+        convert_in_registers(sch, pad, loops[-1], problem.held.conversion(width))
     else:
         pad_at_root(sch, "pad")
 

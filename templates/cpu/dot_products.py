@@ -29,8 +29,7 @@ class Products:
     """An instruction that a CPU with the LLVM feature `feature` has. `instruction` is LLVM's name of it, in which
     {bits} stands for those of a vector of `lanes` int32 sums; 0 lanes mean as many as the CPU's vectors have. `held`
     says what it multiplies. `code` makes the expression for new sums of old sums, (lanes * group) values and as many
-    weights. `pays` tells whether quantised networks are faster in
-    integers than in float32.
+    weights. `pays` tells whether quantised networks are faster in integers than in float32.
     """
 
     feature: str
@@ -139,14 +138,14 @@ def intrinsic(products: Products) -> str:
 @cache
 def _registered(unit: Products) -> str:
     lanes, group, data, kind = unit.lanes, unit.held.group, unit.held.data, unit.held.weight
-    few, vector, wide = f"{data}x{group}", f"int32x{lanes}", f"{kind}x{lanes * group}"
-    factor = unit.held.factor
+    few, vector, wide = f"{data}x{group}", f"{unit.held.sums}x{lanes}", f"{kind}x{lanes * group}"
+    product, kept = unit.held.product, unit.held.sums
 
     @T.prim_func(s_tir=True)
     def meaning(
         values: T.Buffer((group,), data, offset_factor=1),
         weight: T.Buffer((lanes, group), kind, offset_factor=1),
-        sums: T.Buffer((lanes,), "int32", offset_factor=1, scope="local"),
+        sums: T.Buffer((lanes,), kept, offset_factor=1, scope="local"),
     ) -> None:
         with T.sblock("root"):
             T.reads(sums[0:lanes], values[0:group], weight[0:lanes, 0:group])
@@ -155,13 +154,13 @@ def _registered(unit: Products) -> str:
                 for k in T.serial(0, group):
                     with T.sblock("update"):
                         vi, vk = T.axis.remap("SR", [i, k])
-                        sums[vi] = sums[vi] + factor(values[vk]) * T.cast(weight[vi, vk], "int32")
+                        sums[vi] = sums[vi] + product(values[vk], weight[vi, vk])
 
     @T.prim_func(s_tir=True)
     def code(
         values: T.Buffer((group,), data, offset_factor=1),
         weight: T.Buffer((lanes, group), kind, offset_factor=1),
-        sums: T.Buffer((lanes,), "int32", offset_factor=1, scope="local"),
+        sums: T.Buffer((lanes,), kept, offset_factor=1, scope="local"),
     ) -> None:
         with T.sblock("root"):
             T.reads(sums[0:lanes], values[0:group], weight[0:lanes, 0:group])

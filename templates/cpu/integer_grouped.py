@@ -25,7 +25,7 @@ from tvm.target import Target
 from templates.cpu.dot_products import Products, multiplied_by, products_of
 from templates.cpu.grouped import GroupedConv, schedule_groups
 from templates.depthwise import reach, reads_outside
-from templates.integers import INTEGERS, SUMS, Held, Types, lack, lacking
+from templates.integers import INTEGERS, Held, Types, lack, lacking
 from templates.space import Space
 from templates.stages import border_of, epilogue_operands, epilogue_value, padded_with, zero
 from templates.workloads import Conv2d, conv_of
@@ -100,7 +100,7 @@ def _compute(workload: Workload, products: Products, tw: int) -> tirx.PrimFunc:
     def total(n: Any, c: Any, y: Any, x: Any, v: Any) -> Any:
         value = source[n, c, y * sy + kh * dy, x * sx + kw * dx, v // wide * wide + ii]
         tap = weight[c, kh * conv.kernel[1] + kw, ii // word, v, ii % word]
-        return te.sum(held.factor(value) * tap.astype(SUMS), axis=[kh, kw, ii])
+        return te.sum(held.product(value, tap), axis=[kh, kw, ii])
 
     sums = te.compute((conv.batch, blocks, high, across, lanes), total, name="conv")
 
@@ -133,7 +133,7 @@ def _product(unit: Products, wide: int) -> str:
     """Return the name of the intrinsic that adds to a vector of sums the products of all words of the lanes' groups.
     The first call registers it. A lane reads the words of `wide` channels, which divide the number of lanes."""
     lanes, word, data, kind = unit.lanes, unit.held.group, unit.held.data, unit.held.weight
-    steps, words, factor = wide // word, lanes // word, unit.held.factor
+    steps, words, product = wide // word, lanes // word, unit.held.product
     vector, weights = f"int32x{lanes}", f"{kind}x{lanes * word}"
 
     def updated(sums: Any, values: Any, weight: Any) -> Any:
@@ -159,9 +159,7 @@ def _product(unit: Products, wide: int) -> str:
             for i, lane in T.grid(wide, lanes):
                 with T.sblock("update"):
                     v, vi = T.axis.remap("SR", [lane, i])
-                    sums[v] = sums[v] + factor(values[v // wide * wide + vi]) * T.cast(
-                        weight[vi // word, v, vi % word], "int32"
-                    )
+                    sums[v] = sums[v] + product(values[v // wide * wide + vi], weight[vi // word, v, vi % word])
 
     @T.prim_func(s_tir=True)
     def code(

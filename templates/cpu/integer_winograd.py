@@ -20,7 +20,7 @@ from templates.blocking import divisors
 from templates.cpu.dot_products import Products, intrinsic, multiplied_by, products_of
 from templates.cpu.isa import vector_unit
 from templates.cpu.winograd import Winograd, schedule_input, schedule_output
-from templates.integers import INTEGERS, SUMS, Types
+from templates.integers import INTEGERS, Types
 from templates.space import Constraint, Knob, Space, Values
 from templates.stages import border_of, epilogue_operands, epilogue_value, new_schedule, padded_with, unroll_tile, zero
 from templates.winograd_algebra import WinogradTiles, row_of, transformed_weight
@@ -122,8 +122,8 @@ def _compute(p: WinogradTiles, epilogue: tuple[str, ...], products: Products, k:
 
     def total(e: Any, q: Any, o: Any, t: Any, v: Any) -> Any:
         tile = t if count == p.tiles else tirx.min(t, p.tiles - 1)  # tiles beyond the end repeat the last
-        value = held.factor(vv[e, q, tile // nx, tile % nx, ib, ii * group + g])
-        return te.sum(value * weight[e, q, o, ib, ii, v, g].astype(SUMS), axis=[ib, ii, g])
+        value = vv[e, q, tile // nx, tile % nx, ib, ii * group + g]
+        return te.sum(held.product(value, weight[e, q, o, ib, ii, v, g]), axis=[ib, ii, g])
 
     mm = te.compute((a, a, padded, count, lanes), total, name="mm")
     t2 = te.compute(

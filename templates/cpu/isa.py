@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 import tvm
 from tvm.target import Target
 
+from templates.bfloats import BFLOAT16
+
 
 @dataclass(frozen=True)
 class VectorUnit:
@@ -36,7 +38,8 @@ _UNITS = (
 )
 _BASELINE = VectorUnit(4, 16)  # SSE2, WebAssembly's SIMD, and any unknown unit: 128 bits
 HALF = "float16"
-_HALF_ARITHMETIC = "fullfp16"  # ARM's vectors of halves; Linux calls them asimdhp
+# The features of LLVM's by which CPUs compute in a type. ARM's vectors of halves are asimdhp to Linux.
+_ARITHMETIC = {HALF: ("fullfp16",), BFLOAT16: ("avx512bf16", "bf16")}
 # Only the first 16 registers can hold a half that a vector is multiplied by. With fewer operands LLVM spills sums.
 _HALF_OPERANDS = 8
 
@@ -48,8 +51,10 @@ def has_feature(target: Target, feature: str) -> bool:
 
 def computes_in(target: Target, dtype: str) -> bool:
     """Tell whether a target is a CPU that multiplies and adds vectors of `dtype`. All CPUs do so with float32 and with
-    integers, but few with halves."""
-    return target.kind.name == "llvm" and (dtype != HALF or has_feature(target, _HALF_ARITHMETIC))
+    integers, but few with halves or with bfloat16."""
+    if target.kind.name != "llvm":
+        return False
+    return dtype not in _ARITHMETIC or any(has_feature(target, feature) for feature in _ARITHMETIC[dtype])
 
 
 def vector_unit(target: Target, dtype: str = "float32") -> VectorUnit:

@@ -24,6 +24,16 @@ def pad_at_root(sch: Schedule, block: str) -> None:
     sch.parallel(sch.fuse(*loops[:3]))
 
 
+def convert_in_registers(sch: Schedule, pad: Any, values: Any, intrinsic: str | None) -> None:
+    """Convert the values of the stage "edges" that the innermost loop `values` of the stage `pad` reads all at once, by
+    an intrinsic."""
+    edges = sch.get_sblock("edges")
+    sch.compute_at(edges, sch.get_loops(pad)[-2], preserve_unit_loops=True)
+    sch.set_scope(edges, 0, "local")
+    sch.vectorize(sch.get_loops(edges)[-1])
+    sch.tensorize(values, intrinsic)
+
+
 def widen_parts(sch: Schedule, sums: Any, step: Any, *, tile: int) -> Any:
     """Compute the parts of a register tile's sums (stage "part", in halves) in registers, one after the other, and add
     them to the float32 sums of the stage `sums`. `step` is the loop over the parts, inside of which are the `tile`

@@ -157,8 +157,8 @@ def _untuned(manifest: Manifest) -> list[str]:
 
 
 def show(manifest: Manifest, out: Output) -> None:
-    """Show the choices, how many operators were not tuned for this device, the module's sizes, and the error of half
-    precision."""
+    """Show the choices, how many operators were not tuned for this device, the module's sizes, and the error of
+    half precision or bfloat16."""
     from tuner.report.tables import sizes_text
 
     untuned = _untuned(manifest)
@@ -175,7 +175,8 @@ def show(manifest: Manifest, out: Output) -> None:
         out.show(sizes_text(manifest.sizes))
     if manifest.dtype != "float32":
         known = f"largest error {worst(manifest):.1e} relative to the float32 model's largest output"
-        out.show(f"half precision: {known if manifest.errors else 'its error is not known, as nothing was run'}")
+        title = "half precision" if manifest.dtype == "float16" else manifest.dtype
+        out.show(f"{title}: {known if manifest.errors else 'its error is not known, as nothing was run'}")
 
 
 def shares(manifest: Manifest) -> str:

@@ -28,7 +28,7 @@ ToleranceOption = Annotated[
         "--tolerance",
         metavar="E",
         help="How far an output may be off the model's, of its largest value (default: 1e-4, or what the reference "
-        "itself rounds away; 2e-2 in half precision, 0.1 of a quantised file).",
+        "itself rounds away; 2e-2 in half precision, 0.1 with bfloat16 or of a quantised file).",
     ),
 ]
 InputOption = Annotated[

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 DEFAULT_DB = "edgetune.db"
 DEFAULT_DEVICE = "cpu"
 DEFAULT_LEASE = 60.0  # seconds
-DTYPES = ("float32", "float16")
+DTYPES = ("float32", "float16", "bfloat16")
 INTERRUPTED = 130
 
 DeviceOption = Annotated[
@@ -118,7 +118,8 @@ DtypeOption = Annotated[
     str,
     typer.Option(
         "--dtype",
-        help="How values are stored: float32, or float16 on a GPU or an ARM CPU with asimdhp. GPUs sum in float32.",
+        help="How values are stored: float32, or float16 on a GPU or an ARM CPU with asimdhp. GPUs sum in float32. "
+        "bfloat16 stores float32 and multiplies in bfloat16, on a CPU with dot products of it.",
         autocompletion=one_of(DTYPES),
     ),
 ]

@@ -40,7 +40,8 @@ BatchOption = Annotated[
 class Network:
     """An ONNX file and how it is loaded.
 
-    `shapes` and `batch` are arguments of tuner.graph.load_onnx. `dtype` is the type that values are stored in.
+    `shapes` and `batch` are arguments of tuner.graph.load_onnx. `dtype` is the type that values are stored in, or
+    multiplied in.
     `precision` says in which precision the operators of a quantised file are computed (see tuner.cli.precision).
     """
 
@@ -127,6 +128,7 @@ def _load(network: Network, out: Output, targets: Sequence[Target]) -> FusedGrap
         load_onnx,
         multiplies_integers,
         precisions,
+        with_bfloats,
     )
 
     with memory_limited(network.file):
@@ -143,6 +145,8 @@ def _load(network: Network, out: Output, targets: Sequence[Target]) -> FusedGrap
     remarks = [*graph.model.remarks, *([precisions(graph)] if model.rounding == "int8" and is_chosen else [])]
     for line in filter(None, (*remarks, four_bits_remark(model, packed))):
         out.remark(line)
+    if network.dtype == "bfloat16":
+        return with_bfloats(graph, targets)
     return halved(graph, targets) if network.dtype == "float16" else graph
 
 

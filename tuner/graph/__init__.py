@@ -6,6 +6,7 @@ module.
 """
 
 from tuner.devices.stopwatch import COPY
+from tuner.graph.fusion.bfloats import with_bfloats
 from tuner.graph.fusion.float_forms import float_form, with_floats
 from tuner.graph.fusion.fuse import fuse
 from tuner.graph.fusion.half import halved
@@ -91,6 +92,7 @@ __all__ = [
     "tasks_of_both",
     "why_not_captured",
     "widen_singles",
+    "with_bfloats",
     "with_floats",
     "with_lifted_constants",
     "workspace_of",

@@ -41,6 +41,7 @@ _ARM = {
     "dotprod": "asimddp",
     "i8mm": "i8mm",
     "fullfp16": "asimdhp",
+    "bf16": "bf16",
     "sve": "sve",
     "sve2": "sve2",
 }

@@ -25,10 +25,10 @@ from tuner.vendors import vendor_of, vendor_template
 from tuning_db.record import Workload, tolerance_of
 
 # The default tolerance, as the largest absolute error over the largest absolute value of an output. The key is what
-# rounds most on the way. In half precision every tensor is rounded, to 11 binary digits. The outputs then say little
-# about a single kernel, so each kernel is checked on its own besides. Where a file quantises to 8 bits, a value on the
-# border of two steps may fall on either side, and some steps add up.
-TOLERANCE = {"float32": 1e-4, "float16": 2e-2, "int8": 1e-1}
+# rounds most on the way. In half precision every tensor is rounded, to 11 binary digits, and with bfloat16 what is
+# multiplied is, to 8. The outputs then say little about a single kernel, so each kernel is checked on its own besides.
+# Where a file quantises to 8 bits, a value on the border of two steps may fall on either side, and some steps add up.
+TOLERANCE = {"float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1, "int8": 1e-1}
 SEEDS = range(len(DISTRIBUTIONS))
 # The rounding of a deep network alone may exceed TOLERANCE. Its outputs may then be off by _OWN_ERRORS times the error
 # of onnxruntime's own float32 result against float64, but never by more than _MOST or TOLERANCE. In a file that

@@ -16,13 +16,13 @@ _JUMP = re.compile(r"^\s+(?:j\w+|b(?:\.\w+)?|cbn?z\s+\w+,|tbn?z\s+\w+,\s*#?\d+,)
 _INSTRUCTION = re.compile(r"^\s+(?:\{vex\}\s+)?[a-z]")
 _MULTIPLY_ADD = re.compile(
     r"^\s+(?:\{vex\}\s+)?"
-    r"(?:v?fn?m(?:add|sub)\w*p[sdh]|fml[as]|bfmlal\w|v?pdp\w+|v?pmaddwd|[su]{1,2}dot|smull)\s"
+    r"(?:v?fn?m(?:add|sub)\w*p[sdh]|fml[as]|bfmlal\w|bfdot|bfmmla|v?dpbf16ps|v?pdp\w+|v?pmaddwd|[su]{1,2}dot|smull)\s"
 )
 _X86 = re.compile(r"%([xyz]mm\d+)")
 _ARM = re.compile(r"\b[vq](\d+)(?:\.\d*[bhsd])?\b")
-# Where no frame begins at %rbp, it holds an address in the data.
-_FRAME = re.compile(r"\bmovq\s+%rsp, %rbp")
-_STACK = re.compile(r"\(%rsp|\[(?:sp|x29)\b")
+# Where no frame begins at %rbp or x29, it holds an address in the data.
+_FRAME = re.compile(r"\bmovq\s+%rsp, %rbp|\b(?:mov|add)\s+x29, sp\b")
+_STACK = re.compile(r"\(%rsp|\[sp\b")
 _STACK_AND_FRAME = re.compile(r"\(%r[sb]p|\[(?:sp|x29)\b")
 _VECTOR_STORE = re.compile(r"^\s+(?:v?mov(?:[au]p[sd]|dq[au]\d*)\s+%[xyz]mm\d+,|st[rpu]\w*\s+[vqd]\d+)")
 

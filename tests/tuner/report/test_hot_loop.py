@@ -71,6 +71,14 @@ def test_the_base_pointer_is_the_stacks_where_a_frame_begins_at_it():
         assert (loop.stack_stores, loop.stack_loads) == counts
 
 
+@pytest.mark.parametrize(("begun", "loads"), [("mov\tx29, sp", 1), ("add\tx29, sp, #64", 1), ("add\tx29, x0, #64", 0)])
+def test_x29_is_the_stacks_where_a_frame_begins_at_it(begun: str, loads: int) -> None:
+    text = f"main:\n\t{begun}\n.L0:\n\tldr\tq0, [x29, #16]\n\tfmla\tv1.4s, v0.4s, v2.4s\n\tb.ne\t.L0\n"
+    loop = in_assembly(text)
+    assert loop is not None
+    assert (loop.stack_stores, loop.stack_loads) == (0, loads)
+
+
 @pytest.mark.parametrize(
     "line",
     [
@@ -80,9 +88,11 @@ def test_the_base_pointer_is_the_stacks_where_a_frame_begins_at_it():
         "\tsdot\tv6.4s, v7.16b, v13.16b",
         "\tusdot\tv6.4s, v7.16b, v13.16b",
         "\tsmull\tv22.8h, v18.8b, v17.8b",
+        "\tbfdot\tv6.4s, v7.8h, v13.8h",
+        "\tvdpbf16ps\t(%rsi){1to16}, %zmm1, %zmm2",
     ],
 )
-def test_products_of_integers_are_multiply_adds(line: str) -> None:
+def test_dot_products_are_multiply_adds(line: str) -> None:
     loop = in_assembly(f".L0:\n{line}\n\tjne\t.L0\n")
     assert loop is not None
     assert loop.multiply_adds == 1

@@ -32,6 +32,8 @@ _ARM = {
     "0xd49": "neoverse-n2",
     "0xd4f": "neoverse-v2",
 }
+# Features for types of numbers, and Linux's names of them. Of a core that LLVM knows it knows them, too.
+_TYPES = {"+fullfp16": "asimdhp", "+bf16": "bf16"}
 # The levels of the x86-64 ABI, by flags that the kernel reports and that no lower level has.
 _X86 = (("x86-64-v4", {"avx512f", "avx512bw", "avx512dq", "avx512vl"}), ("x86-64-v3", {"avx2", "fma", "bmi2"}))
 
@@ -72,12 +74,12 @@ def cpu_of(facts: dict[str, Any], threads: int) -> dict[str, Any]:
     machine = facts["machine"]
     if machine == "aarch64":
         known = _ARM.get(facts["cpu_ids"][1])
-        halves = known is None and "asimdhp" in facts["cpu_flags"]  # of a known core LLVM knows it
+        more = [] if known else [name for name, flag in _TYPES.items() if flag in facts["cpu_flags"]]
         return {
             "kind": "llvm",
             "mtriple": "aarch64-linux-gnu",
             "mcpu": known or "generic",
-            "mattr": ["+neon", *(["+fullfp16"] if halves else [])],
+            "mattr": ["+neon", *more],
             "num-cores": threads,
         }
     if machine == "x86_64":

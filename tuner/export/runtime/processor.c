@@ -55,6 +55,7 @@ static const Feature known[] = {
 #if defined(__aarch64__)
     {"neon", AT_HWCAP, 1}, {"fullfp16", AT_HWCAP, 10}, {"dotprod", AT_HWCAP, 20},
     {"sve", AT_HWCAP, 22}, {"sve2", AT_HWCAP2, 1},   {"i8mm", AT_HWCAP2, 13},
+    {"bf16", AT_HWCAP2, 14},
 #else
     {"neon", AT_HWCAP, 12},
 #endif

@@ -73,7 +73,8 @@ def reads_of(step: Step) -> list[Var]:
 @dataclass(frozen=True, eq=False)
 class FusedGraph:
     """The steps of a model in an order that can be executed, and the expressions that are its results. `dtype` is the
-    type that activations and weights are stored in between steps (see `half.halved`). `precisions` has what was chosen
+    type that activations and weights are stored in between steps (see `half.halved`), or "bfloat16" where they are
+    multiplied in it (see `bfloats.with_bfloats`). `precisions` has what was chosen
     for the anchors of integers, and is empty if all are as the file says."""
 
     model: Model
