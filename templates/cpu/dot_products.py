@@ -58,6 +58,10 @@ class Products:
         """Take a vector of integers of the type `together` apart into the values of every lane's group."""
         return T.reinterpret(groups, dtype=f"{self.held.data}x{self.lanes * self.held.group}")
 
+    def everywhere(self, values: Any) -> Any:
+        """Repeat a group of values for every lane."""
+        return self.apart(T.broadcast(T.reinterpret(values, dtype=self.together), self.lanes))
+
 
 def _dot_product(unit: Products, sums: Any, values: Any, weights: Any) -> Any:
     """Sum four products each, and add them to the sums."""
@@ -165,10 +169,10 @@ def _registered(unit: Products) -> str:
         with T.sblock("root"):
             T.reads(sums[0:lanes], values[0:group], weight[0:lanes, 0:group])
             T.writes(sums[0:lanes])
-            each = T.broadcast(T.reinterpret(values.vload([0], few), dtype=unit.together), lanes)
+            each = unit.everywhere(values.vload([0], few))
             before = sums.vload([0], dtype=vector)
             weights = weight.vload([0, 0], dtype=wide)
-            sums[T.ramp(T.int32(0), 1, lanes)] = unit.code(unit, before, unit.apart(each), weights)
+            sums[T.ramp(T.int32(0), 1, lanes)] = unit.code(unit, before, each, weights)
 
     TensorIntrin.register(unit.name, meaning, code)
     return unit.name

@@ -108,7 +108,6 @@ def _vector_kernel(kernel: VectorProducts) -> tirx.PrimFunc:
     unit, threads, blocks, pixels, steps = kernel.unit, kernel.threads, kernel.blocks, kernel.pixels, kernel.steps
     lanes, group, data, weight = unit.lanes, unit.held.group, unit.held.data, unit.held.weight
     few, vector, wide = f"{data}x{group}", f"int32x{lanes}", f"{weight}x{lanes * group}"
-    together = f"int{group * np.dtype(data).itemsize * 8}"
 
     @T.prim_func(s_tir=True)
     def main(
@@ -131,7 +130,7 @@ def _vector_kernel(kernel: VectorProducts) -> tirx.PrimFunc:
                                 sums[p, b, T.ramp(T.int32(0), 1, lanes)] = unit.code(
                                     unit,
                                     sums.vload([p, b, 0], dtype=vector),
-                                    T.reinterpret(values.vload([_round(several, step), p, 0], few), dtype=together),
+                                    unit.everywhere(values.vload([_round(several, step), p, 0], few)),
                                     weights.vload([_round(several, step), b, 0, 0], dtype=wide),
                                 )
                 for p in T.unroll(pixels):
