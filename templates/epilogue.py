@@ -52,6 +52,9 @@ OPERANDS = {
     "add_bytes": OperandKind("sum", "float32"),
 }
 
+OF_SUMS = ("border", "offset", "window")  # tokens that stand where sums are int32
+_OF_INTEGERS = (*OF_SUMS, "real", "quantize", "bytes", "add_bytes")
+
 
 def token(name: str, *numbers: float) -> str:
     """Write an operation of an epilogue with its numbers as a token, which `parse` reads."""
@@ -67,6 +70,25 @@ def parse(text: str) -> tuple[str, tuple[float, ...]]:
         known = ", ".join([*OPERANDS, "real", *_STEPS])
         raise ValueError(f"epilogue step {text!r} is not known, or has the wrong number of values (known: {known})")
     return name, tuple(map(float, numbers))
+
+
+def check_order(tokens: Sequence[str], *, integers: bool) -> None:
+    """Raise ValueError if a token cannot stand where it does, behind sums of integers or of real numbers."""
+    names = [parse(text)[0] for text in tokens]
+    if not integers:
+        if found := [name for name in names if name in _OF_INTEGERS]:
+            raise ValueError(f"{found[0]!r} is for integers only")
+        return
+    first = next((i for i, name in enumerate(names) if name not in OF_SUMS), len(names))
+    if first < len(names) and names[first] != "real":
+        raise ValueError(f"{names[first]!r} needs 'real' before it, which makes real numbers of the sums")
+    if behind := [name for name in names[first + 1 :] if name in (*OF_SUMS, "real")]:
+        raise ValueError(f"{behind[0]!r} stands before the sums are real numbers, and once")
+    if "quantize" in names and names[-1] != "quantize":
+        raise ValueError(f"{names[-1]!r} stands behind the last 'quantize'")
+    order = [name for name in names if name in ("bytes", "add_bytes")]
+    if order != ["bytes", "add_bytes"] * (len(order) // 2):
+        raise ValueError("'bytes' and 'add_bytes' belong together, in this order")
 
 
 def _f32(value: float) -> Any:

@@ -33,6 +33,7 @@ DEFAULT_DB = "edgetune.db"
 DEFAULT_DEVICE = "cpu"
 DEFAULT_LEASE = 60.0  # seconds
 DTYPES = ("float32", "float16", "bfloat16")
+INTEGERS = "uint8"  # as templates.integers calls it, which takes long to import
 INTERRUPTED = 130
 
 DeviceOption = Annotated[
@@ -296,10 +297,10 @@ def templates_asked(plugins: Sequence[str] | None, vendors: str) -> tuple[str, .
     return (*(plugins or ()), *map(open_vendor, names))
 
 
-def check_dtype(dtype: str) -> str:
+def check_dtype(dtype: str, known: Sequence[str] = DTYPES) -> str:
     """Return `dtype`. Raises BadInput unless it names a type that values can be stored in."""
-    if dtype not in DTYPES:
-        raise BadInput(f"unknown dtype {dtype!r} (known: {', '.join(DTYPES)})")
+    if dtype not in known:
+        raise BadInput(f"unknown dtype {dtype!r} (known: {', '.join(known)})")
     return dtype
 
 

@@ -11,9 +11,10 @@ from tuner.cli.common import (
     DEFAULT_DB,
     DEFAULT_DEVICE,
     DEFAULT_LEASE,
+    DTYPES,
+    INTEGERS,
     DbOption,
     DeviceOption,
-    DtypeOption,
     ExactOption,
     JsonOption,
     LeaseOption,
@@ -51,9 +52,21 @@ _GEOMETRY = ((1, 1), (0, 0, 0, 0), (1, 1), 1)  # a convolution's default stride,
 
 EXAMPLES = (
     "tune op conv2d --shape 1,64,56,56,64,3,3 --padding 1 --epilogue bias,relu",
-    "tune op dense --shape 1,512,1000 --threads 1 --minutes 1",
+    "tune op dense --shape 1,512,1000 --dtype uint8 --epilogue relu --minutes 1",
     "tune op nms --shape 1,1,8000,8000,1000 --attr iou=0.5 --device opencl:0",
 )
+
+
+_TypeOption = Annotated[
+    str,
+    typer.Option(
+        "--dtype",
+        help="How values are stored: as of `tune model`, or uint8 for conv2d and dense as quantised files have them: "
+        "weights are int8, and real,scale stands before the --epilogue and quantize behind it, unless it names real. "
+        "Operators without a weight have types of their own.",
+        autocompletion=one_of((*DTYPES, INTEGERS)),
+    ),
+]
 
 
 def command(
@@ -73,7 +86,7 @@ def command(
         list[str] | None,
         typer.Option("--attr", help="NAME=VALUE, of operators without a weight: kind=max, descending=1, iou=0.5 ..."),
     ] = None,
-    dtype: DtypeOption = "float32",
+    dtype: _TypeOption = "float32",
     device: DeviceOption = DEFAULT_DEVICE,
     threads: ThreadsOption = None,
     searcher: SearcherOption = None,
@@ -97,7 +110,7 @@ def command(
     if operator not in SHAPES:
         raise BadInput(f"unknown operator {operator!r} (known: {', '.join(SHAPES)})")
     if operator in _ANCHORS:
-        check_dtype(dtype)
+        check_dtype(dtype, (*DTYPES, INTEGERS))
     sizes = integers(shape, "--shape", [len(SHAPES[operator].split(","))])
     geometry = (_pair(stride, "--stride"), _padding(padding), _pair(dilation, "--dilation"), groups)
     more = templates_asked(plugin, vendor), tuple(template or ()), dtype, ray
@@ -124,7 +137,22 @@ def _workload(
     if attrs:
         raise BadInput(f"{operator} has no --attr")
     anchor = _conv2d(sizes, *geometry) if operator == "conv2d" else _dense(sizes)
-    return anchor.workload(epilogue, dtype)
+    return anchor.workload(_complete(epilogue, dtype), dtype)
+
+
+def _complete(epilogue: list[str], dtype: str) -> list[str]:
+    """Return the tokens that a quantised file has, too, if they say nothing of real numbers. Raises BadInput if one
+    cannot stand where it does."""
+    from templates.epilogue import OF_SUMS, check_order
+
+    if dtype == INTEGERS and "real" not in epilogue:
+        sums = [token for token in epilogue if token in OF_SUMS]
+        epilogue = [*sums, "real", "scale", *(token for token in epilogue if token not in OF_SUMS), "quantize"]
+    try:
+        check_order(epilogue, integers=dtype == INTEGERS)
+    except ValueError as error:
+        raise BadInput(f"--epilogue {','.join(epilogue)}: {error}") from None
+    return epilogue
 
 
 def _of_operator(operator: str, sizes: list[int], attrs: list[str], dtype: str) -> Workload:

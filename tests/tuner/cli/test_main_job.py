@@ -110,6 +110,18 @@ def test_no_winograd_tunes_without_it(tune, tmp_path):
     assert all(template_named(name).exact for name in tried)
 
 
+def test_an_operator_of_a_quantised_file_is_tuned_without_the_file(tune):
+    words = ("op", "conv2d", "--shape", "1,16,8,8,16,1,1", "--dtype", "uint8", *COMMON, "--trials", 1)
+    found = [tune(*words, "--epilogue", tokens, "--json").json()["tasks"][0] for tokens in ("relu", "real,bias")]
+    wanted = [("real", "scale", "relu", "quantize"), ("real", "bias")]
+    assert [Workload.from_dict(task["workload"]) for task in found] == [
+        Conv2d(1, 16, 8, 8, 16, (1, 1)).workload(tokens, "uint8") for tokens in wanted
+    ]
+    refused = tune(*words, "--epilogue", "real,offset")
+    assert refused.status == 2
+    assert "--epilogue real,offset: 'offset' stands before the sums are real numbers" in refused.error
+
+
 def test_an_interrupt_keeps_what_was_measured_and_says_how_to_go_on(tune, tiny):
     words = ["model", tiny.name, *COMMON, "--preset", "exhaustive", "--json"]
     with subprocess.Popen(
