@@ -50,7 +50,7 @@ def _saved(path: Path, node: onnx.NodeProto, shapes: tuple[Any, Any], constants:
 
 
 class Case:
-    """The files of one size, their input and their result in float64."""
+    """Holds the files of one size, their input and their result in float64."""
 
     def __init__(self, size: tuple[int, int, int], block: int, folder: Path) -> None:
         rows, inputs, outputs = size

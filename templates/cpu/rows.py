@@ -79,8 +79,11 @@ def _by_groups(sch: Schedule, names: list[str], depth: int, group: int) -> tuple
         values += prod(inner)
     if values > _MAX_ROW_VALUES:
         return None
-    if rows * values >= PARALLEL_VALUES:
-        sch.parallel(row)
+    try:
+        if rows * values >= PARALLEL_VALUES:
+            sch.parallel(row)
+    except ScheduleError:  # the rows of a group do not lie along one axis
+        return None
     return sch, rows, values
 
 

@@ -24,6 +24,7 @@ def _shuffled(x: te.Tensor) -> te.Tensor:
 CASES = {
     "softmax": ((3, 100), lambda x: topi.nn.softmax(x)),
     "softmax_odd": ((12, 197), lambda x: topi.nn.softmax(x)),
+    "softmax_of_images": ((2, 5, 12, 12), lambda x: topi.abs(topi.nn.softmax(x))),
     "relu_add": ((1, 16, 35, 35), lambda x: topi.add(topi.nn.relu(x), x)),
     "max_pool": ((1, 16, 33, 32), lambda x: topi.nn.pool2d(x, (3, 3), (2, 2), (1, 1), (1, 1, 1, 1), "max")),
     "avg_pool": ((1, 16, 35, 35), lambda x: topi.nn.pool2d(x, (3, 3), (1, 1), (1, 1), (1, 1, 1, 1), "avg")),

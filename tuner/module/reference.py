@@ -142,7 +142,10 @@ def _read(path: str | Path) -> onnx.ModelProto:
 
 def _rounds_data(path: str) -> bool:
     """Tell whether a file lets onnxruntime round data to eight bits where it multiplies them by 4-bit numbers."""
-    model = onnx.load(path, load_external_data=False)
+    try:
+        model = onnx.load(path, load_external_data=False)
+    except Exception:  # of any type, as the file may be anything: whoever reads it next says what is wrong
+        return False
     return any(attribute.name == _LEVEL for node in model.graph.node for attribute in node.attribute)
 
 

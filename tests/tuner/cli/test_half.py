@@ -61,8 +61,8 @@ def test_a_device_that_stores_no_halves(tune, tiny, tmp_path, command, device, s
 @pytest.mark.parametrize("command", [("model",), ("build", "-o", "out")], ids=lambda words: words[0])
 def test_an_unknown_dtype(tune, tiny, tmp_path, command):
     before = everything_under(tmp_path)
-    done = tune(command[0], tiny.name, *command[1:], "--dtype", "bfloat16")
-    assert (done.status, done.error) == (2, "tune: unknown dtype 'bfloat16' (known: float32, float16)")
+    done = tune(command[0], tiny.name, *command[1:], "--dtype", "float8")
+    assert (done.status, done.error) == (2, "tune: unknown dtype 'float8' (known: float32, float16, bfloat16)")
     assert everything_under(tmp_path) == before
 
 

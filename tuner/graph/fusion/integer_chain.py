@@ -278,7 +278,7 @@ class IntegerChain(Chain):
         return Step(scale, zero) if call is not None and dtype_of(call) == INTEGERS else None
 
     def _clipping(self) -> bool:
-        """Advance over a clipping to the range of uint8, in one operator or in two."""
+        """Follow a clipping to the range of uint8, in one operator or in two."""
         if (call := self._taken("clip")) is not None:
             return [float(getattr(bound, "value", bound)) for bound in call.args[1:]] == [0.0, _HIGHEST]
         most = self._taken("minimum")
