@@ -13,13 +13,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import random
 import re
 import sys
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from mca import cycles, find_mca
+from mca import cycles, drawn, find_mca
 from tvm.target import Target
 
 from templates.cpu.isa import vector_unit
@@ -83,10 +82,8 @@ def best(mca: str, cpu: str, name: str, dtype: str, samples: int) -> Estimate:
     workload = anchor.workload(("bias", "relu"), dtype)
     space = template_named(template).space(workload, target_of(cpu))
     assert space is not None
-    rng = random.Random(1)
-    configs = [*space.seed_configs()[:6], *filter(None, (space.sample(rng) for _ in range(samples)))]
-    unique = {config.key: config for config in configs if not config.knobs.get("chunk", 0)}.values()
-    found = [made for config in unique if (made := estimate(mca, cpu, workload, config)) is not None]
+    configs = drawn(space, samples)
+    found = [made for config in configs if (made := estimate(mca, cpu, workload, config)) is not None]
     return max(found, key=lambda made: made.rate)
 
 

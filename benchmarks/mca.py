@@ -5,12 +5,15 @@ LLVM has models of Neoverse N1 and V1 from version 17 on: `apt-get install llvm-
 
 from __future__ import annotations
 
+import random
 import re
 import shutil
 import subprocess
 from collections.abc import Sequence
 
+from templates.space import Space
 from tuner.errors import BadInput
+from tuning_db.record import Config
 
 _ITERATIONS = 100
 _OLDEST = 17  # version of LLVM
@@ -38,3 +41,10 @@ def cycles(mca: str, cpu: str, code: Sequence[str], features: str, machine: str 
     total = re.search(r"Total Cycles:\s+(\d+)", done.stdout)
     assert total is not None
     return int(total[1]) / _ITERATIONS
+
+
+def drawn(space: Space, samples: int) -> list[Config]:
+    """Return the first configs of a space and random ones, without those that sum in parts: one loop is read."""
+    rng = random.Random(1)
+    configs = [*space.seed_configs()[:6], *filter(None, (space.sample(rng) for _ in range(samples)))]
+    return list({config.key: config for config in configs if not config.knobs.get("chunk", 0)}.values())
