@@ -44,9 +44,6 @@ class BfloatConvPlain(BfloatConv):
     name = "cpu.conv2d_bfloat16_nchw"
     plain_data = True
 
-    def applies(self, conv: Conv2d, lanes: int) -> bool:
-        return conv.in_channels < lanes and conv.groups == 1
-
 
 class BfloatDense(DotDense):
     """A template that has the knobs of `DotDense`, for bfloat16."""

@@ -73,6 +73,8 @@ class DirectConv(AnchorTemplate):
         return None
 
     def applies(self, conv: Conv2d, lanes: int) -> bool:
+        if self.plain_data:
+            return conv.in_channels < lanes and conv.groups == 1
         return not conv.is_depthwise and conv.in_channels >= lanes
 
     def layouts(self, workload: Workload, target: Target) -> Layouts:
@@ -129,9 +131,6 @@ class DirectConvPlain(DirectConv):
 
     name = "cpu.conv2d_direct_nchw"
     plain_data = True
-
-    def applies(self, conv: Conv2d, lanes: int) -> bool:
-        return conv.in_channels < lanes and conv.groups == 1
 
 
 def _tiles(problem: DirectProblem, tw: int, th: int) -> int:

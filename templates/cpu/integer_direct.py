@@ -7,7 +7,6 @@ from tvm.target import Target
 from templates.cpu.dot_direct import DotConv
 from templates.cpu.dot_products import Products, products_of
 from templates.integers import INTEGERS
-from templates.workloads import Conv2d
 
 
 class IntegerConv(DotConv):
@@ -26,6 +25,3 @@ class IntegerConvPlain(IntegerConv):
 
     name = "cpu.conv2d_integer_nchw"
     plain_data = True
-
-    def applies(self, conv: Conv2d, lanes: int) -> bool:
-        return conv.in_channels < lanes and conv.groups == 1
