@@ -68,7 +68,8 @@ WORKLOADS = {
 }
 PROFILES = {profile.name: profile for profile in all_profiles()}
 EVERY = pytest.mark.parametrize("name", WORKLOADS)
-GPUS_TOO = pytest.mark.parametrize("name", [name for name, w in WORKLOADS.items() if w.op != FourBits.op])
+GPU_WORKLOADS = {name: workload for name, workload in WORKLOADS.items() if workload.op != FourBits.op}
+GPUS_TOO = pytest.mark.parametrize("name", GPU_WORKLOADS)
 
 
 def _skip_without_kernels(place: Place, name: str) -> None:

@@ -18,7 +18,7 @@ from templates.template import search_space, template_named
 from tests.templates.gpu.support import driver
 from tests.templates.workloads import WORKLOADS
 from tests.tuner.measure.offline.support import compiler_or_skip
-from tests.vision_ops.test_contract import WORKLOADS as OPERATORS
+from tests.vision_ops.test_contract import GPU_WORKLOADS as OPERATORS
 from tuner.devices import opencl
 from tuner.devices.profiles import profile_named
 from tuner.measure.codegen.launches import build_launches
