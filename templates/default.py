@@ -29,5 +29,6 @@ def schedule(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
         return with_opaque_divisions(cpu.schedule(func, vector_unit(target).lanes))
     if limits.family == "cpu" and gpu.is_of_vectors(func):
         # TVM writes a shuffle's operands out for every lane, and shuffles of shuffles as megabytes of text.
-        return with_opaque_divisions(gpu.of_loops(cpu.schedule(func, limits.lanes, tiles=False), limits))
+        lanes = min(limits.lanes, limits.max_vector)
+        return with_opaque_divisions(gpu.of_loops(cpu.schedule(func, lanes, shuffles=False), limits))
     return with_opaque_divisions(gpu.schedule(func, limits))

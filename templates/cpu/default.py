@@ -30,17 +30,17 @@ from templates.cpu.transposed import in_tiles
 from templates.stages import new_schedule
 
 
-def schedule(func: tirx.PrimFunc, lanes: int, *, tiles: bool = True) -> tirx.PrimFunc:
+def schedule(func: tirx.PrimFunc, lanes: int, *, shuffles: bool = True) -> tirx.PrimFunc:
     """Return a parallel and vectorised version of an unscheduled function for a CPU whose vectors have so many lanes,
-    marked as scheduled. Without `tiles` nothing is transposed in registers.
+    marked as scheduled. Without `shuffles` tensors are transposed through memory instead of in registers.
 
     A function without blocks (hand-written loops) is only marked.
     """
     if not block_names(new_schedule(func)):
         return mark_scheduled(func, func)
     sch = inlined(func, lambda *_: False)
-    if tiles and (in_registers := in_tiles(sch, lanes)) is not None:
-        return mark_scheduled(in_registers, func)
+    if (transposed := in_tiles(sch, lanes, shuffles=shuffles)) is not None:
+        return mark_scheduled(transposed, func)
     if (by_rows := schedule_rows(sch, lanes)) is not None:
         return mark_scheduled(by_rows, func)
     for name in block_names(sch):

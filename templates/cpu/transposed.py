@@ -3,6 +3,7 @@
 A transposition is one of them, and so is a change to or from a blocked layout. The default schedule would load value by
 value. Here a tile of as many rows as a vector has lanes is loaded by vectors, transposed in registers, and computed and
 stored by vectors. The last tile of an axis that tiles do not divide begins earlier and computes some values again.
+Where there are no shuffles, a tile is stored by rows and loaded by columns: compilers make shuffles of that.
 Source: Henry S. Warren, "Hacker's Delight" (2nd edition, 2012), section 7-3, with vectors in the place of words.
 """
 
@@ -32,8 +33,9 @@ _LEAST_SIDE = 4  # of a tile
 _TYPES = {"float16", "float32", "float64", *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64))}
 
 
-def in_tiles(sch: Schedule, lanes: int) -> tirx.PrimFunc | None:
-    """Return the function with its only stage computed in tiles that are transposed in registers.
+def in_tiles(sch: Schedule, lanes: int, *, shuffles: bool) -> tirx.PrimFunc | None:
+    """Return the function with its only stage computed in tiles that are transposed in registers, or through memory
+    without `shuffles`.
 
     Returns None for other functions: those of several stages, with sums or several conditions, or that read as they
     write.
@@ -46,7 +48,7 @@ def in_tiles(sch: Schedule, lanes: int) -> tirx.PrimFunc | None:
     if set(kinds_of(sch, block)) != {"S"} or -1 in extents:
         return None
     stage = _stage_of(sch.get(block), extents)
-    tile = None if stage is None else _tile_of(stage, lanes)
+    tile = None if stage is None else _tile_of(stage, lanes, shuffles)
     if stage is None or tile is None:
         return None
     return sch.mod["main"].with_body(_emitted(stage, tile))
@@ -96,6 +98,12 @@ class _Stage:
         values = dict(self.iterators)
         return self.inside is not None and depends(with_values(self.inside, values), axis.var)
 
+    @property
+    def fills_with_zeros(self) -> bool:
+        """Tell whether the stage stores a load where its condition is true, and zero elsewhere."""
+        zero = isinstance(self.otherwise, tirx.IntImm | tirx.FloatImm) and self.otherwise.value == 0
+        return zero and any(load.node.same_as(self.value) for load in self.loads)
+
     def analyzer(self) -> Analyzer:
         analyzer = Analyzer()
         for axis in self.axes:
@@ -122,16 +130,21 @@ class _Stage:
 @dataclass(frozen=True)
 class _Tile:
     """A tile of `side` values of axis `rows`, along which the `turned` loads are contiguous, by as many of `columns`,
-    along which the store and the other loads are."""
+    along which the store and the other loads are. Without `shuffles` it is transposed through memory."""
 
     side: int
     rows: _Axis
     columns: _Axis
     turned: tuple[_Access, ...]
+    shuffles: bool
 
     def loop(self, kind: Any, extent: int) -> Any:
         """Return a loop of a kind of T whose variable has the type of the axes."""
         return kind(*(tirx.const(bound, self.rows.dtype) for bound in (0, extent)))
+
+    def cell(self, row: int, column: Any) -> Any:
+        """Return where a buffer has a value of the tile: by rows if it was transposed in registers, else by columns."""
+        return row * self.side + column if self.shuffles else column * self.side + row
 
     def point(self, begin: Mapping[Any, Any], row: Any, column: Any) -> dict[Any, Any]:
         """Return a point of the tile that begins at one."""
@@ -200,7 +213,7 @@ def _replaced(stage: _Stage, axes: tuple[_Axis, ...], values: Mapping[Any, Any])
     return replace(moved, loads=tuple(map(replaced, stage.loads)), stored=replaced(stage.stored))
 
 
-def _tile_of(stage: _Stage, lanes: int) -> _Tile | None:
+def _tile_of(stage: _Stage, lanes: int, shuffles: bool) -> _Tile | None:
     """Return the largest tile that the stage's accesses allow, or None if they allow none or need none."""
     side = lanes
     while side >= _LEAST_SIDE:
@@ -212,11 +225,13 @@ def _tile_of(stage: _Stage, lanes: int) -> _Tile | None:
                 return None
             if stage.inside is not None and len(turned) < len(stage.loads):
                 continue  # the others would be loaded where they are out of bounds
+            if not shuffles and stage.chooses_along(columns) and not stage.fills_with_zeros:
+                continue  # there are no vectors of booleans to choose with
             for rows in stage.axes:
                 if rows is columns or rows.extent < side or not turned or stage.chooses_along(rows):
                     continue
                 if all(stage.step(load, rows, side) == 1 for load in turned):
-                    return _Tile(side, rows, columns, turned)
+                    return _Tile(side, rows, columns, turned, shuffles)
         side //= 2
     return None
 
@@ -274,18 +289,20 @@ def _emit_tile(stage: _Stage, tile: _Tile, views: Mapping[Any, Any], begin: Mapp
             def loaded(node: Any, row: int = row, lane: Any = lane, first: Mapping[Any, Any] = first) -> Any:
                 load = next(load for load in stage.loads if load.node.same_as(node))
                 if load in cells:
-                    return cells[load][row * tile.side + lane]
+                    return cells[load][tile.cell(row, lane)]
                 return views[load.buffer][with_values(load.address, first) + lane * steps[load]]
 
             value = tvm_ffi.structural_map(stage.value, [(tvm.ir.TensorLoad, loaded)])
-            if stage.inside is not None:
-                value = tirx.Select(stage.inside, value, stage.otherwise)
+            if stage.inside is not None and (tile.shuffles or not stage.fills_with_zeros):
+                choose = tirx.Select if tile.shuffles else tirx.if_then_else
+                value = choose(stage.inside, value, stage.otherwise)
             value = with_values(value, stage.at(tile.point(begin, row, lane)))
             T.buffer_store(views[stage.stored.buffer], value, [with_values(stage.stored.address, first) + lane])
 
 
 def _emit_turned(load: _Access, stage: _Stage, tile: _Tile, views: Mapping[Any, Any], begin: Mapping[Any, Any]) -> Any:
-    """Emit loads of a tile that is transposed on the way, and return the buffer that has it then, row by row."""
+    """Emit loads of a tile, and return the buffer that has it then, as `tile.cell` says. Outside of the stage's
+    condition there are zeros."""
     side = tile.side
     turned = T.alloc_buffer((side * side,), str(load.node.ty.dtype), scope="local")
     points = [tile.point(begin, 0, column) for column in range(side)]
@@ -295,8 +312,8 @@ def _emit_turned(load: _Access, stage: _Stage, tile: _Tile, views: Mapping[Any, 
         insides = [with_values(stage.inside, stage.at(point)) for point in points]
         vectors = [tirx.if_then_else(c, vector, nothing) for c, vector in zip(insides, vectors, strict=True)]
     columns = list(map(T.Bind, vectors))
-    for row, vector in enumerate(_transposed(columns)):
-        T.buffer_store(turned, vector, [tirx.Ramp(row * side, 1, side)])
+    for number, vector in enumerate(_transposed(columns) if tile.shuffles else columns):
+        T.buffer_store(turned, vector, [tirx.Ramp(number * side, 1, side)])
     return turned
 
 

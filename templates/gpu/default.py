@@ -17,7 +17,7 @@ from typing import Any
 import tvm
 import tvm_ffi
 from tvm import tirx
-from tvm.s_tir import SBlock, Schedule
+from tvm.s_tir import SBlock, SBlockRealize, Schedule
 
 from templates.blocks import (
     attempt,
@@ -32,7 +32,7 @@ from templates.blocks import (
 )
 from templates.gpu.limits import GpuLimits
 from templates.gpu.opaque import bind_rest, host_accesses
-from templates.rewrite import nodes_of, with_values
+from templates.rewrite import depends, nodes_of, with_values
 from templates.template import ScheduleError
 
 # Work-items in a group unless something else decides: a few waves of a GPU. A CPU runs the items of a group one after
@@ -67,9 +67,12 @@ def of_loops(func: tirx.PrimFunc, limits: GpuLimits) -> tirx.PrimFunc:
     vectors that the device has. Raises ScheduleError if it calls functions of the host."""
 
     def cut(loop: Any) -> Any:
+        if loop.kind != tirx.ForKind.VECTORIZED:
+            return loop
         extent = int(loop.extent) if isinstance(loop.extent, tirx.IntImm) else 1
-        widths = [w for w in (16, 8, 4, 2) if w <= limits.max_vector and extent % w == 0]
-        if loop.kind != tirx.ForKind.VECTORIZED or widths[:1] == [extent]:
+        longest = limits.max_vector if _chooses_by_lane(loop) else 1
+        widths = [w for w in (16, 8, 4, 2) if w <= longest and extent % w == 0]
+        if widths[:1] == [extent]:
             return loop
         if not widths:
             return tirx.For(loop.loop_var, loop.min, loop.extent, tirx.ForKind.SERIAL, loop.body)
@@ -93,9 +96,18 @@ def _in_kernels(func: tirx.PrimFunc, limits: GpuLimits) -> tirx.PrimFunc:
     return bound
 
 
+def _chooses_by_lane(loop: Any) -> bool:
+    """Tell whether all selections in a vectorised loop have a condition for each lane, as OpenCL's `select` needs."""
+    values: dict[Any, Any] = {}
+    for stage in nodes_of(loop.body, SBlockRealize):
+        values |= {axis.var: value for axis, value in zip(stage.block.iter_vars, stage.iter_values, strict=True)}
+    conditions = [with_values(choice.condition, values) for choice in nodes_of(loop.body, tirx.Select)]
+    return all(depends(condition, loop.loop_var) for condition in conditions)
+
+
 def is_of_vectors(func: tirx.PrimFunc) -> bool:
-    """Tell whether all stages of a function can be vectors in OpenCL and CUDA."""
-    return all(map(_has_vectors, nodes_of(func.body, SBlock)))
+    """Tell whether all stages of a function can be vectors in OpenCL, with selections by one comparison."""
+    return all(_has_vectors(block, comparisons=True) for block in nodes_of(func.body, SBlock))
 
 
 def _scheduled(sch: Schedule, limits: GpuLimits) -> Schedule:
@@ -226,11 +238,11 @@ def _vector_lanes(sch: Schedule, block: _Block, limits: GpuLimits) -> int:
     return next(w for w in (16, 8, 4, 2, 1) if w <= most and block.extents[long[-1]] % w == 0)
 
 
-def _has_vectors(node: Any) -> bool:
+def _has_vectors(node: Any, *, comparisons: bool = False) -> bool:
     """Tell whether a block computes only with types and operations that OpenCL and CUDA both have as vectors.
 
     These exclude booleans, because true is -1 in OpenCL's vectors and 1 elsewhere. They exclude selections as well,
-    whose condition may be a single boolean for the whole vector.
+    whose condition may be a single boolean for the whole vector, but with `comparisons` those by a comparison.
     """
     odd: list[Any] = []
 
@@ -238,7 +250,11 @@ def _has_vectors(node: Any) -> bool:
         if "bool" in (str(node.ty.dtype), str(node.value.ty.dtype)):
             odd.append(node)
 
-    rules = [(tirx.Cast, cast), ((tirx.And, tirx.Or, tirx.Not, tirx.Select), odd.append)]
+    def select(node: Any) -> None:
+        if not comparisons or not isinstance(node.condition, tirx.LT | tirx.LE | tirx.GT | tirx.GE):
+            odd.append(node)
+
+    rules = [(tirx.Cast, cast), (tirx.Select, select), ((tirx.And, tirx.Or, tirx.Not), odd.append)]
     tvm_ffi.structural_walk(node.body, rules)
     buffers = [region.source for region in (*node.reads, *node.writes)]
     return not odd and all(str(b.dtype) in _VECTOR_DTYPES for b in buffers)

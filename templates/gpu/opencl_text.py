@@ -26,6 +26,8 @@ _VECTORS = (2, 4, 8, 16)
 _INTEGERS = ("int", "uint", "char", "uchar", "short", "ushort", "long", "ulong")
 _OPTIONAL = re.compile(r"\b(half|double)\d*\b")
 _INDEX = re.compile(r"convert_int\((get_(?:group|local)_id\(\d\))\)")
+_KERNEL = "__kernel void"
+_INDICES = re.compile(r"^ *(?P<type>(?:int|long)(?P<lanes>\d+)) (?P<name>\w+) = (?P<value>.*);\n", re.MULTILINE)
 
 
 def rewrites_opencl(rewrite: Rewrite) -> Rewrite:
@@ -73,6 +75,45 @@ def with_prefetch(code: str, _target: Target) -> str:
         return code
     fetch = f"__builtin_prefetch((const __private void*)(ulong)(address), 0, {LOCALITY})"
     return f"#define {_PREFETCH}(address) {fetch}\n{code}"
+
+
+@rewrites_opencl
+def with_vector_loads(code: str, _target: Target) -> str:
+    """Load neighbouring values by one vload.
+
+    TVM does that only where it can prove that the address is a multiple of the vector's bytes, which OpenCL does not
+    ask for. Elsewhere it makes a vector of indices and loads value by value.
+    """
+    kernels = code.split(_KERNEL)  # names are unique in a kernel, and a program has the text of several
+    return _KERNEL.join(map(_with_vector_loads, kernels))
+
+
+def _with_vector_loads(kernel: str) -> str:
+    for match in _INDICES.finditer(kernel):
+        base = _first_of_neighbours(match["value"], match["type"], int(match["lanes"]))
+        if base:
+            kernel = _with_loads_from(kernel, match["name"], int(match["lanes"]), base)
+            if f"{match['name']}." not in kernel:
+                kernel = kernel.replace(match[0], "")
+    return kernel
+
+
+def _first_of_neighbours(indices: str, kind: str, lanes: int) -> str:
+    """Return the first of a vector of indices that count up by one, or "" if they do not."""
+    base = indices.removeprefix(f"({kind})(").split("+(1*0), ", 1)[0]
+    return base if indices == f"({kind})({', '.join(f'{base}+(1*{lane})' for lane in range(lanes))})" else ""
+
+
+def _with_loads_from(code: str, indices: str, lanes: int, base: str) -> str:
+    """Return code in which vloads from `base` are in the place of loads value by value with this vector of indices."""
+    pattern = rf"\(\([a-z]+{lanes}\)\((?P<place>[^\[\]\n,]+)\[{indices}\.s0\](?P<others>[^\n]*?)\)\)"
+    lane = f"{{place}}[{indices}.s{{lane:x}}]"
+
+    def vload(match: re.Match[str]) -> str:
+        others = "".join("," + lane.format(place=match["place"], lane=i) for i in range(1, lanes))
+        return f"vload{lanes}(0, {match['place']} + {base})" if match["others"] == others else match[0]
+
+    return re.sub(pattern, vload, code)
 
 
 @rewrites_opencl

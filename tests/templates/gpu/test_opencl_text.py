@@ -8,7 +8,13 @@ import tvm
 from tvm import te, tirx
 
 from templates.gpu.limits import GpuLimits, gpu_target
-from templates.gpu.opencl_text import prefetch, with_prefetch, with_whole_accesses, with_wide_indices
+from templates.gpu.opencl_text import (
+    prefetch,
+    with_prefetch,
+    with_vector_loads,
+    with_whole_accesses,
+    with_wide_indices,
+)
 from templates.lowering import lowering_context
 from templates.rewrite import mark, wrap_marked_loop
 from templates.stages import new_schedule
@@ -25,6 +31,45 @@ def test_a_processor_computes_addresses_in_64_bits() -> None:
 @pytest.mark.parametrize("name", GPUS)
 def test_a_gpu_does_not(name: str) -> None:
     assert with_wide_indices(KERNEL, gpu(name)) == KERNEL
+
+
+def _loads(first: str, base: str, stride: int = 1) -> str:
+    """Return a kernel that loads four values one by one, as TVM writes it."""
+    indices = ", ".join(f"({base})+({stride}*{lane})" for lane in range(4))
+    lanes = ",".join(f"{first}[v_.s{lane}]" for lane in range(4))
+    return f"__kernel void k() {{\n  int4 v_ = (int4)({indices});\n  x = 2.0f * ((float4)({lanes}));\n}}\n"
+
+
+def test_neighbours_are_loaded_by_one_access() -> None:
+    found = with_vector_loads(_loads("a_ptr", "min(i * 3, 5)") + _loads("b_ptr", "j"), CPU)
+    assert "x = 2.0f * vload4(0, a_ptr + (min(i * 3, 5)));" in found
+    assert "x = 2.0f * vload4(0, b_ptr + (j));" in found  # the same name in another kernel
+
+
+def test_what_is_apart_is_loaded_one_by_one() -> None:
+    code = _loads("a_ptr", "i", stride=2)
+    assert with_vector_loads(code, CPU) == code
+    both = _loads("a_ptr", "i") + code
+    assert with_vector_loads(both, CPU).endswith(code)
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+@pytest.mark.parametrize("lanes", [2, 4, 8, 16])
+def test_vectors_begin_anywhere(platform: str, lanes: int) -> None:
+    found: Driver = driver(platform)
+    data = te.placeholder((40 * lanes,), name="data")
+    shifted = te.compute((20 * lanes,), lambda i: data[i + 3] * tirx.const(2, "float32"), name="shifted")
+    schedule = new_schedule(te.create_prim_func([data, shifted]))
+    block, vector = schedule.split(schedule.get_loops(schedule.get_sblock("shifted"))[0], [None, lanes])
+    schedule.bind(block, "blockIdx.x")
+    schedule.vectorize(vector)
+    with lowering_context():
+        built = tvm.tirx.build(schedule.mod["main"], target=found.target())
+    assert f"vload{lanes}(0, data" in built.imports[0].inspect_source()
+    values = np.arange(40 * lanes, dtype="float32")
+    out = tvm.runtime.tensor(np.zeros(20 * lanes, "float32"), found.device)
+    built["main"](tvm.runtime.tensor(values, found.device), out)
+    np.testing.assert_array_equal(out.numpy(), 2 * values[3 : 20 * lanes + 3])
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)

@@ -36,6 +36,58 @@ def blocked() -> Any:
     return [x], te.compute((1, 2, 9, 20, 16), value), expected
 
 
+def plain() -> Any:
+    """From blocks of channels, scaled."""
+    x = te.placeholder((1, 3, 7, 7, 16), name="x")
+    out = te.compute((1, 48, 49), lambda n, c, p: x[n, c // 16, p // 7, p % 7, c % 16] * tirx.const(2, "float32"))
+    return [x], out, lambda x: 2 * x.transpose(0, 1, 4, 2, 3).reshape(1, 48, 49)
+
+
+def filled() -> Any:
+    """Channels that do not fill the last block, which is filled up with ones: a vector would have to choose."""
+    x = te.placeholder((1, 24, 180), name="x")
+
+    def value(n: tirx.Var, o: tirx.Var, p: tirx.Var, v: tirx.Var) -> tirx.Expr:
+        return tirx.if_then_else(o * 16 + v < 24, x[n, o * 16 + v, p], tirx.const(1, "float32"))
+
+    def expected(x: np.ndarray) -> np.ndarray:
+        return np.pad(x, ((0, 0), (0, 8), (0, 0)), constant_values=1).reshape(1, 2, 16, 180).transpose(0, 1, 3, 2)
+
+    return [x], te.compute((1, 2, 180, 16), value), expected
+
+
+def transposed_in_part() -> Any:
+    """One condition for all values of a tile."""
+    x = te.placeholder((3, 40, 36), name="x")
+
+    def value(n: tirx.Var, j: tirx.Var, i: tirx.Var) -> tirx.Expr:
+        return tirx.if_then_else(n < 2, te.exp(x[n, i, j]), tirx.const(7, "float32"))
+
+    def expected(x: np.ndarray) -> np.ndarray:
+        return np.where(np.arange(3)[:, None, None] < 2, np.exp(x.transpose(0, 2, 1)), 7)
+
+    return [x], te.compute((3, 36, 40), value), expected
+
+
+def chosen(axis: int) -> Make:
+    """Each value is chosen by its place along an axis: on the last one every lane of a vector chooses by itself."""
+
+    def make() -> Any:
+        x = te.placeholder((70, 64), name="x")
+        two, zero = tirx.const(2, "float32"), tirx.const(0, "float32")
+        out = te.compute((70, 64), lambda *at: tirx.Select(at[axis] < 37, x[at] * two, zero))
+        return [x], out, lambda x: np.where(np.indices(x.shape)[axis] < 37, 2 * x, 0)
+
+    return make
+
+
+def leaky() -> Any:
+    x = te.placeholder((70, 64), name="x")
+    tenth, zero = tirx.const(0.1, "float32"), tirx.const(0, "float32")
+    out = te.compute((70, 64), lambda *at: tirx.Select(x[at] > zero, x[at], x[at] * tenth))
+    return [x], out, lambda x: np.where(x > 0, x, x / 10)
+
+
 def rows(columns: int) -> Make:
     def make() -> Any:
         x, y = (te.placeholder((70, columns), name=name) for name in "xy")
@@ -76,6 +128,12 @@ def column_sums() -> Any:
 CASES: dict[str, Make] = {
     "transposed": transposed,
     "blocked": blocked,
+    "plain": plain,
+    "filled": filled,
+    "transposed in part": transposed_in_part,
+    "chosen by row": chosen(0),
+    "chosen by column": chosen(1),
+    "leaky": leaky,
     **{f"{columns} columns": rows(columns) for columns in (3, 12, 20, 32, 64, 197)},
     "column sums": column_sums,
     **{f"centred rows of {columns}": centred(columns) for columns in (3, 64, 197)},
@@ -84,6 +142,7 @@ CASES: dict[str, Make] = {
 
 # The cases whose rows are whole vectors, or end with one that begins among the values before.
 OF_VECTORS = (
+    *("transposed", "blocked", "plain", "transposed in part", "chosen by column", "leaky"),
     *("32 columns", "64 columns", "column sums", "centred rows of 64", "centred rows of 197"),
     *("softmax of 64", "softmax of 197", "softmax of 12000"),
 )

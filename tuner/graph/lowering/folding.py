@@ -133,7 +133,8 @@ def _vectors_of_row(read: Read, outer: int, terms: int, lanes: int, fold: Fold) 
         value = read(o, tirx.min(k * lanes, terms - lanes) + j, i)
         if fold.idempotent:
             return value
-        return tirx.Select(tirx.any(k < whole, j >= lanes - rest), value, tirx.const(0.0, "float32"))
+        new = j >= k // whole * (lanes - rest)  # one comparison, as OpenCL has no vectors of booleans to combine
+        return tirx.Select(new, value, tirx.const(0.0, "float32"))
 
     return te.compute((outer, lanes, 1), lambda o, j, i: fold.over(term(o, j, i), axis=k), name="parts")
 
