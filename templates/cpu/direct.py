@@ -18,10 +18,11 @@ from tvm.target import Target
 from templates.blocking import blocking, divisors, pack_oihw
 from templates.cpu.halves import row_constraints, rows_in_halves
 from templates.cpu.isa import HALF, VectorUnit, computes_in, threads_of, vector_unit
+from templates.cpu.prefetches import fetches_weights, prefetch_weights
 from templates.cpu.product_tiles import Product
 from templates.cpu.stages import EVEN, convert_in_registers, even, pad_at_root, spread, waiting, widen_parts
 from templates.direct import ORDERS, DirectProblem, direct_compute
-from templates.rewrite import CACHE_LINE_BYTES, guard, mark, peel_tail, prefetch, shared_out, wrap_marked_loop
+from templates.rewrite import guard, mark, peel_tail, wrap_marked_loop
 from templates.space import Constraint, Knob, Space, Values
 from templates.stages import has_block, new_schedule, unroll_tile
 from templates.template import PLAIN, AnchorTemplate, Layout, Layouts
@@ -30,14 +31,11 @@ from tuning_db.record import Config, Workload
 
 # A body with more unrolled multiply-adds than this compiles slowly and does not run faster (measured on AVX-512).
 MAX_UNROLLED = 350
-# Prefetching weights pays only if a layer has more bytes of them than stay in a core's first caches anyway.
-PREFETCH_BYTES = 128 * 1024
 # The most input blocks of a chunk: a first-level cache holds their weights for a register tile's output blocks.
 MAX_CHUNK = 16
 # Weights that this many tiles of pixels read, one after the other, soon come from a cache: prefetching them for the
 # first costs all of them up to a fifth of their time. It is worth it where fewer share a read from memory.
 _FEW_TILES = 16
-_INDICES = 9  # of the stage that sums: n, o, y, x, v, ic, kh, kw, ii
 # Values of the knob `groups`: they divide the image heights that networks have.
 GROUPS = (1, 2, 4, 7, 8, 14, 16, 28, 56, 112)
 
@@ -107,10 +105,11 @@ class DirectConv(AnchorTemplate):
         part = config["chunk"] * problem.conv.kernel[0] or config.knobs.get("sums", 0)
         compute = direct_compute(problem, workload.epilogue, tile, ob=config["ob"], part=part)
         func = _schedule(problem, compute, config.knobs, self._dot(target))
+        sums = ("part_update" if part else "conv_update") + "_o" * problem.dots  # TVM's name of a tensorised block
         if config["skip"]:
-            func = _skip_padded_rows(func, problem.conv, "part_update" if part else "conv_update")
+            func = _skip_padded_rows(func, problem.conv, sums)
         if config["prefetch"]:
-            func = _prefetch_weights(func, problem, config.knobs, "part_update" if part else "conv_update")
+            func = prefetch_weights(func, problem, config.knobs, sums)
         return func
 
     def spread(self, workload: Workload, target: Target, config: Config) -> Config:
@@ -154,7 +153,6 @@ def _knobs(problem: DirectProblem, accumulators: int) -> tuple[Knob, ...]:
         and problem.rows <= 64
         and conv.kernel[0] > 1
     )
-    fetched = not problem.plain_data and not problem.dots
     widths = tuple(range(1, min(problem.columns, accumulators) + 1))
     most = max(_tiles(problem, tw, 1) for tw in widths)
     # Flat pixels have no chunks: the output's loops over image rows do not match the tiles, so that its writes cannot
@@ -171,7 +169,7 @@ def _knobs(problem: DirectProblem, accumulators: int) -> tuple[Knob, ...]:
         Knob("inner", ("pixels", "blocks")),
         Knob("groups", tuple(g for g in GROUPS if g <= most)),
         Knob("skip", (0, 1) if skippable else (0,)),
-        Knob("prefetch", (0, 1) if problem.weight_bytes > PREFETCH_BYTES and fetched else (0,)),
+        Knob("prefetch", (0, 1) if fetches_weights(problem) else (0,)),
         *((Knob("sums", rows_in_halves(problem)),) if problem.summed == HALF else ()),
     )
 
@@ -367,35 +365,3 @@ def _skip_padded_rows(func: tirx.PrimFunc, conv: Conv2d, block: str) -> tirx.Pri
         return tirx.IfThenElse(inside, loop.body, None)
 
     return wrap_marked_loop(func, block, guarded)
-
-
-def _prefetch_weights(func: tirx.PrimFunc, problem: DirectProblem, k: Values, block: str) -> tirx.PrimFunc:
-    """Prefetch the next weight block, an equal part of it in each of the tiles that the current one is reused over.
-    `block` is the stage that reads the weights."""
-    conv, b = problem.conv, problem.blocks
-    tiles_x = -(-problem.columns // k["tw"])
-    if problem.flat:
-        tiles_x //= k["groups"]
-        sweeps = tiles_x
-    else:
-        sweeps = tiles_x * (problem.rows // k["th"] // k["groups"])
-    wide = CACHE_LINE_BYTES // problem.value_bytes
-    lines = conv.kernel[1] * b.in_lanes * b.lanes // wide  # cache lines of one (block, ic, kh)
-    per_lane = max(1, b.lanes * b.in_lanes // wide)
-    weight = func.params[1]
-
-    def fetching(loop: Any, index: Any) -> Any:
-        o, y, x, _, ic = index[-8:-3]
-        if len(index) > _INDICES:  # the block of a part
-            ic = index[0] * (k["sums"] // conv.kernel[0]) + ic
-        row = y // k["th"] % (sweeps // tiles_x) if not problem.flat else 0
-        sweep = row * tiles_x + x // k["tw"] % tiles_x
-        fetches = []
-        for i in range(k["ob"]):
-            for line in shared_out(lines, sweeps, sweep):
-                lane = line % per_lane * wide
-                at = [o + k["ob"] + i, ic, loop.loop_var, line // per_lane, lane // b.lanes, lane % b.lanes]
-                fetches.append(prefetch(weight, at))
-        return tirx.SeqStmt([*fetches, loop.body])
-
-    return wrap_marked_loop(func, block, fetching)

@@ -27,7 +27,7 @@ _FEWEST = 4  # an input block has a multiple of so many channels
 
 
 class DotConv(DirectConv):
-    """A template that has the knobs of `DirectConv`. Rows are not skipped, and weights are not prefetched."""
+    """A template that has the knobs of `DirectConv`. Rows are not skipped."""
 
     @abstractmethod
     def products(self, target: Target) -> Products | None:
