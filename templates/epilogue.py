@@ -47,7 +47,7 @@ OPERANDS = {
     "offset": OperandKind("channel", "int32"),
     "window": OperandKind("pixel", "int32"),
     "border": OperandKind("single", "uint8"),
-    "quantize": OperandKind("single", "float32"),
+    "quantize": OperandKind("single", "uint8"),
     "bytes": OperandKind("image", "uint8"),
     "add_bytes": OperandKind("sum", "float32"),
 }
@@ -241,7 +241,7 @@ def _sum(value: Any, other: Any, numbers: Sequence[Any]) -> Any:
 
 def _with_operand(name: str, value: Any, read: Any) -> Any:
     if name == "quantize":
-        steps = tirx.nearbyint(value) + read
+        steps = tirx.nearbyint(value) + read.astype("float32")
         return tirx.min(tirx.max(steps, _f32(0)), _f32(255))  # what is no number becomes 0
     if name == "border":
         return value

@@ -14,6 +14,7 @@ from tvm.target import Target
 from tvm.tirx.compilation_pipeline import register_tir_pipeline
 
 from templates.plain_bounds import with_plain_bounds
+from templates.rounded_bytes import with_rounded_bytes
 from templates.vector_math import with_vector_math
 from templates.whole_vectors import with_whole_vectors
 
@@ -33,7 +34,7 @@ def finished(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
     items check bounds for themselves."""
     if target.kind.name != "llvm":
         return with_vector_math(func, target)
-    return with_whole_vectors(with_plain_bounds(with_vector_math(func, target)))
+    return with_whole_vectors(with_plain_bounds(with_vector_math(with_rounded_bytes(func, target), target)))
 
 
 def compiled(functions: tirx.PrimFunc | IRModule, target: Target, *instruments: Any) -> Any:

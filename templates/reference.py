@@ -88,7 +88,7 @@ def _extra(
     kind, shape = OPERANDS[step], anchor_of(workload).out_shape
     dtype = kind.dtype or Types.of(workload).extra
     if step == "quantize":
-        return np.array([_ZERO], np.float32)
+        return np.array([_ZERO], dtype)
     if step == "add_bytes":
         return np.array(_SUM_OF_STEPS if _adds_to_steps(workload.epilogue) else _SUM_OF_REALS, np.float32)
     sizes = {"channel": shape[1:2], "pixel": (shape[0], *shape[2:]), "image": shape, "single": (1,)}

@@ -189,19 +189,20 @@ def test_a_sum_of_steps_and_bytes_in_numpy() -> None:
 
 def test_what_is_no_number_becomes_the_lowest_step() -> None:
     x = te.placeholder((5,), name="x")
-    zero = te.placeholder((1,), name="zero")
+    zero = te.placeholder((1,), "uint8", name="zero")
     out = te.compute((5,), lambda i: apply(("quantize",), x[i], [zero[0]]).astype("uint8"))
     function = build(te.create_prim_func([x, zero, out]), host_target())["main"]
     values = np.array([np.nan, np.inf, -np.inf, 0.5, 1.5], np.float32)
-    tensors = [tvm.runtime.tensor(a) for a in (values, np.array([3], np.float32), np.zeros(5, np.uint8))]
+    tensors = [tvm.runtime.tensor(a) for a in (values, np.array([3], np.uint8), np.zeros(5, np.uint8))]
     function(*tensors)
     assert tensors[-1].numpy().tolist() == [0, 255, 0, 3, 5]
 
 
 def test_traffic_counts_each_operand_in_its_own_type() -> None:
     workload = integer(Conv2d(1, 32, 14, 14, 48, (3, 3), padding=SAME3), "border", "offset", "window", *SUM)
-    whole = 14 * 14 * (32 + 48 + 48) + 48 * 32 * 9 + 1  # data, what is added, the result, the weight, the border
-    real = 2 * 48 + 1 + 3 + 1  # scale and bias, the numbers of two quantisations and of a sum
+    bytes_alone = 1 + 2  # the border and two zero points
+    whole = 14 * 14 * (32 + 48 + 48) + 48 * 32 * 9 + bytes_alone  # data, what is added, the result, the weight
+    real = 2 * 48 + 3  # scale and bias, the numbers of a sum
     assert bytes_of(workload) == whole + 4 * (48 + 14 * 14 + real)
 
 

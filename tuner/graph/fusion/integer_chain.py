@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from tvm.ir import Var
 
+from templates.epilogue import OPERANDS
 from templates.integers import INTEGERS, SUMS
 from tuner.graph.fusion.chain import Chain
 from tuner.graph.fusion.operands import Operands
@@ -198,7 +199,7 @@ class IntegerChain(Chain):
     def _add_token(self, token: str, *numbers: float) -> bool:
         """Add a token whose operand is these numbers. Returns True."""
         self.tokens.append(token)
-        self.extras.append(as_constant(np.array(numbers, np.float32)))
+        self.extras.append(as_constant(np.array(numbers, OPERANDS[token].dtype)))
         return True
 
     def _dequantisation(self) -> Step | None:
@@ -267,7 +268,7 @@ class IntegerChain(Chain):
             return None
         if (call := self._taken("add")) is not None:
             point = scalar(call.args[1])
-            if point is None:
+            if point is None or point not in range(int(_HIGHEST) + 1):
                 return None
             zero = point
         if not self._clipping():
