@@ -10,6 +10,7 @@ from templates.cpu.direct import DirectConv, DirectConvPlain
 from templates.cpu.four_bits import FourBitsDense
 from templates.cpu.gathered import GatheredConv
 from templates.cpu.grouped import GroupedConv
+from templates.cpu.integer_batch_matmul import IntegerBatchMatmul
 from templates.cpu.integer_dense import IntegerDense
 from templates.cpu.integer_direct import IntegerConv, IntegerConvPlain
 from templates.cpu.integer_grouped import IntegerGroupedConv
@@ -49,6 +50,7 @@ for _template in (
     BfloatConvPlain(),
     BfloatDense(),
     PackedBatchMatmul(),
+    IntegerBatchMatmul(),
     FourBitsDense(),
     TiledAttention(),
     GpuDirectConv(),

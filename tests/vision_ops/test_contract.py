@@ -7,10 +7,12 @@ import pytest
 
 from templates.attention import Attention
 from templates.batch_matmul import BatchMatmul
+from templates.cpu.dot_products import products_of
 from templates.four_bits import FourBits
 from templates.gpu.checks import violations
 from templates.gpu.limits import gpu_limits_of
 from templates.gpu.lowered import lower
+from templates.integers import INTEGERS
 from templates.operator import all_operators, operator_named
 from templates.template import all_templates, search_space, template_named
 from tests.templates.attentions import ALONG_CHANNELS_MASKED, ONE_PROJECTION
@@ -53,6 +55,8 @@ WORKLOADS = {
     "batch_matmul": BatchMatmul(3, 29, 37, 53).workload(),
     "batch_matmul, transposed": BatchMatmul(2, 49, 32, 64, transposed=True).workload(),
     "batch_matmul of columns": BatchMatmul(2, 40, 7, 3).workload(),
+    "batch_matmul of bytes": BatchMatmul(3, 29, 37, 53).workload(INTEGERS),
+    "batch_matmul of bytes, transposed": BatchMatmul(2, 49, 32, 64, transposed=True).workload(INTEGERS),
     "attention": Attention(2, 3, 29, 37, 20, 24, scale=0.2).workload(),
     "attention of one projection": ONE_PROJECTION.workload(),
     "attention along channels, masked": ALONG_CHANNELS_MASKED.workload(),
@@ -68,15 +72,15 @@ WORKLOADS = {
 }
 PROFILES = {profile.name: profile for profile in all_profiles()}
 EVERY = pytest.mark.parametrize("name", WORKLOADS)
-GPU_WORKLOADS = {name: workload for name, workload in WORKLOADS.items() if workload.op != FourBits.op}
+GPU_WORKLOADS = {name: w for name, w in WORKLOADS.items() if w.op != FourBits.op and w.dtype != INTEGERS}
 GPUS_TOO = pytest.mark.parametrize("name", GPU_WORKLOADS)
 
 
 def _skip_without_kernels(place: Place, name: str) -> None:
-    """Skip 4-bit matrices beyond the host: other devices get them in float32."""
-    if WORKLOADS[name].op == FourBits.op and place.target.kind.name != "llvm":
-        assert search_space(WORKLOADS[name], place.target) is None
-        pytest.skip("this device gets the matrix in float32")
+    """Skip matrices of few bits where there is no instruction for them: such devices get them in float32."""
+    if name not in GPU_WORKLOADS and search_space(WORKLOADS[name], place.target) is None:
+        assert place.target.kind.name != "llvm" or products_of(place.target) is None
+        pytest.skip("this device gets the matrices in float32")
 
 
 def test_every_operator_is_here() -> None:

@@ -122,11 +122,10 @@ def _load(network: Network, out: Output, targets: Sequence[Target]) -> FusedGrap
     from tuner.cli.limits import memory_limited
     from tuner.graph import (
         four_bits_remark,
-        fuse,
+        fuse_for,
         halved,
         keeps_four_bits,
         load_onnx,
-        multiplies_integers,
         precisions,
         with_bfloats,
     )
@@ -138,12 +137,10 @@ def _load(network: Network, out: Output, targets: Sequence[Target]) -> FusedGrap
             f"{network.file}: is not quantised, as --precision {network.precision} asks: `tune quantize` makes a "
             "quantised file of it"
         )
-    integers = network.dtype == "float32" and multiplies_integers(targets)
-    packed = keeps_four_bits(targets)
-    graph = fuse(model, integers=integers, four_bits=packed)
+    graph = fuse_for(model, targets, integers=network.dtype == "float32")
     is_chosen = network.precision == AS_FILE  # otherwise whoever chooses says what was chosen
     remarks = [*graph.model.remarks, *([precisions(graph)] if model.rounding == "int8" and is_chosen else [])]
-    for line in filter(None, (*remarks, four_bits_remark(model, packed))):
+    for line in filter(None, (*remarks, four_bits_remark(model, keeps_four_bits(targets)))):
         out.remark(line)
     if network.dtype == "bfloat16":
         return with_bfloats(graph, targets)

@@ -61,9 +61,9 @@ _TypeOption = Annotated[
     str,
     typer.Option(
         "--dtype",
-        help="How values are stored: as of `tune model`, or uint8 for conv2d and dense as quantised files have them: "
-        "weights are int8, and real,scale stands before the --epilogue and quantize behind it, unless it names real. "
-        "Operators without a weight have types of their own.",
+        help="How values are stored: as of `tune model`, or uint8 for conv2d, dense and batch_matmul, as quantised "
+        "files have them: weights are int8, and real,scale stands before the --epilogue and quantize behind it, unless "
+        "it names real. Operators without a weight have types of their own.",
         autocompletion=one_of((*DTYPES, INTEGERS)),
     ),
 ]

@@ -8,9 +8,9 @@ module.
 from tuner.devices.stopwatch import COPY
 from tuner.graph.fusion.bfloats import with_bfloats
 from tuner.graph.fusion.float_forms import float_form, with_floats
-from tuner.graph.fusion.fuse import fuse
+from tuner.graph.fusion.fuse import fuse, fuse_for
 from tuner.graph.fusion.half import halved
-from tuner.graph.fusion.integers import keeps_four_bits, multiplies_integers, precisions
+from tuner.graph.fusion.integers import keeps_four_bits, multiplies_integers, multiplies_pairs, precisions
 from tuner.graph.fusion.steps import AnchorStep, FusedGraph, OperatorStep, TunedStep
 from tuner.graph.importers.load import load_exported, load_onnx
 from tuner.graph.importers.onnx.check import load_weights
@@ -68,6 +68,7 @@ __all__ = [
     "flop_table",
     "four_bits_remark",
     "fuse",
+    "fuse_for",
     "halved",
     "host_of",
     "is_quantised",
@@ -83,6 +84,7 @@ __all__ = [
     "memory_as_operands",
     "merged_tasks",
     "multiplies_integers",
+    "multiplies_pairs",
     "operator_model",
     "plan_memory",
     "precisions",

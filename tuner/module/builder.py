@@ -39,11 +39,9 @@ from tuner.graph import (
     Workspaces,
     compile_module,
     culprit,
-    fuse,
+    fuse_for,
     host_of,
-    keeps_four_bits,
     lower_placed,
-    multiplies_integers,
     program_of,
     with_lifted_constants,
 )
@@ -120,7 +118,7 @@ def build(
     """
     graph, targets = network, [device.target]
     if isinstance(graph, Model):
-        graph = fuse(graph, integers=multiplies_integers(targets), four_bits=keeps_four_bits(targets))
+        graph = fuse_for(graph, targets)
     kernels = {s.out: choices[s.workload] for s in graph.tuned if s.workload in choices} if choices else {}
     planned = Planned([0] * len(graph.steps), kernels=kernels)
     return build_placed(graph, [device], planned, directory=directory, store=store, options=options)

@@ -19,6 +19,7 @@ from tuner.graph import fuse, load_onnx
 RESIDUAL_SHAPE = (1, 3, 32, 32)
 DETECTOR_SHAPE = (1, 3, 24, 24)
 DECODER_SHAPE = (1, 3, 12, 10)
+ATTENTION_SHAPE = (3, 37, 24)
 
 
 def image(shape: Sequence[int], seed: int) -> np.ndarray:
@@ -75,7 +76,8 @@ def assert_within_a_step(
     options = onnxruntime.SessionOptions()
     level = onnxruntime.GraphOptimizationLevel
     options.graph_optimization_level = level.ORT_ENABLE_ALL if optimised else level.ORT_DISABLE_ALL
-    session, graph = onnxruntime.InferenceSession(str(path), options), fuse(load_onnx(path), integers=True)
+    session = onnxruntime.InferenceSession(str(path), options)
+    graph = fuse(load_onnx(path), integers=True, pairs=target is None)
     network, steps = compiled(graph, target or host_target(), device=device), []
     for seed in range(10, 14):
         data = image(shape, seed)
@@ -119,6 +121,14 @@ def detecting(path: Path) -> Path:
     )
     x = _silu(net, net.op("Concat", large, x, axis=1), (80, 24), 1)
     return net.save(path, net.conv(x, (24, 20), 1))
+
+
+def attending(path: Path) -> Path:
+    """Write a network whose input "x" is of ATTENTION_SHAPE: it is multiplied by itself, and by the softmax of that."""
+    net = Net(seed=6)
+    x = net.op("Relu", net.input(*ATTENTION_SHAPE))
+    scores = net.op("MatMul", x, net.op("Transpose", x, perm=[0, 2, 1]))
+    return net.save(path, net.op("MatMul", net.op("Softmax", scores, axis=-1), net.op("Neg", x)))
 
 
 def branching(path: Path) -> Path:

@@ -13,16 +13,18 @@ from templates.integers import INTEGERS
 from tests.templates.support import host_target
 from tests.tuner.graph.networks import calls, run
 from tests.tuner.graph.quantised import (
+    ATTENTION_SHAPE,
     DECODER_SHAPE,
     RESIDUAL_SHAPE,
     assert_within_a_step,
+    attending,
     decoding,
     image,
     quantise,
     residual,
     step_of,
 )
-from tuner.graph import FusedGraph, fuse, load_onnx, precisions
+from tuner.graph import FusedGraph, OperatorStep, fuse, fuse_for, load_onnx, precisions
 from tuner.graph.ir.bindings import Bindings, dtype_of
 from tuner.graph.ir.simplify import is_call
 
@@ -109,3 +111,18 @@ def test_groups_of_quantised_operators_multiply_integers(tmp_path: Path) -> None
     assert [a.workload.dtype for a in graph.anchors].count(INTEGERS) == 5
     assert precisions(graph).endswith("float32 computes the rest (2)")
     assert_within_a_step(path, DECODER_SHAPE, optimised=False)
+
+
+@needs_dot_products
+@pytest.mark.parametrize("operators", [False, True])
+def test_products_of_computed_matrices_multiply_bytes(operators: bool, tmp_path: Path) -> None:
+    path = quantise(attending(tmp_path / "float.onnx"), tmp_path / "net.onnx", ATTENTION_SHAPE, operators=operators)
+    model = load_onnx(path)
+    graph = fuse_for(model, [host_target()])
+    products = [step.workload for step in graph.steps if isinstance(step, OperatorStep)]
+    assert [(w.op, w.dtype) for w in products] == [("batch_matmul", INTEGERS)] * 2
+    assert [w.attrs["transposed"] for w in products] == [not operators, False]  # quantised before or behind
+    assert precisions(graph).endswith("and 2 products of computed matrices multiply integers of 8 bits")
+    assert_within_a_step(path, ATTENTION_SHAPE, optimised=False)
+    floats = fuse_for(model, [host_target()], integers=False).steps
+    assert {step.workload.dtype for step in floats if isinstance(step, OperatorStep)} == {"float32"}

@@ -273,9 +273,18 @@ def test_quantised_sums_and_products_of_tensors(tmp_path: Path, kind: str) -> No
     assert_as_onnxruntime(net, tmp_path, out, tolerance=1, x=integers(3, 5), y=integers(3, 5, seed=1))
 
 
-@pytest.mark.parametrize("kind", ["QLinearSigmoid", "QLinearLeakyRelu", "QLinearGlobalAveragePool"])
-def test_quantised_operators_of_one_tensor(tmp_path: Path, kind: str) -> None:
-    net, attrs = Net(), {"channels_last": 0} if kind == "QLinearGlobalAveragePool" else {}
+OF_ONE_TENSOR = {
+    "QLinearSigmoid": {},
+    "QLinearLeakyRelu": {},
+    "QLinearGlobalAveragePool": {"channels_last": 0},
+    "QLinearSoftmax": {"axis": 2, "opset": 13},
+    "QLinearSoftmax of old": {"axis": 2, "opset": 12},
+}
+
+
+@pytest.mark.parametrize("name", OF_ONE_TENSOR)
+def test_quantised_operators_of_one_tensor(tmp_path: Path, name: str) -> None:
+    net, attrs, kind = Net(), OF_ONE_TENSOR[name], name.split()[0]
     reads = quantised(net, net.input(1, 3, 5, 5, dtype=TensorProto.UINT8), "uint8")
     out = net.op(kind, *reads, net.scalar(0.01), net.constant(np.array(9, np.uint8)), **MICROSOFT, **attrs)
     assert_as_onnxruntime(net, tmp_path, out, tolerance=1, x=integers(1, 3, 5, 5))

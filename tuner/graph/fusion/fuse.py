@@ -18,11 +18,19 @@ from typing import Any
 
 import numpy as np
 from tvm.ir import Var
+from tvm.target import Target
 
 from templates.workloads import Conv2d, Dense
 from tuner.graph.fusion.byte_moves import with_moved_bytes
+from tuner.graph.fusion.byte_products import byte_product
 from tuner.graph.fusion.chain import Anchor, Chain
-from tuner.graph.fusion.integers import fits, integer_steps
+from tuner.graph.fusion.integers import (
+    fits,
+    integer_steps,
+    keeps_four_bits,
+    multiplies_integers,
+    multiplies_pairs,
+)
 from tuner.graph.fusion.steps import FusedGraph, OperatorStep, PlainStep, Step, alive_steps, reads_of
 from tuner.graph.fusion.tables import tables_of
 from tuner.graph.ir.bindings import Bindings, dtype_of, shape_of
@@ -33,10 +41,11 @@ from tuner.graph.ir.operators import operator_of
 from tuner.graph.ir.simplify import constant, is_call
 
 
-def fuse(model: Model, *, integers: bool = False, four_bits: bool = True) -> FusedGraph:
+def fuse(model: Model, *, integers: bool = False, pairs: bool = False, four_bits: bool = True) -> FusedGraph:
     """Find the anchors of a model and fuse their epilogues. If `integers`, products of 8-bit integers become anchors
-    that multiply integers, which only some devices have kernels for; otherwise they are computed in float32. Without
-    `four_bits` matrices of 4-bit numbers become float32 at once, as devices ask that have no kernels for them."""
+    that multiply integers, which only some devices have kernels for; otherwise they are computed in float32. With
+    `pairs` so do products of two computed matrices of bytes. Without `four_bits` matrices of 4-bit numbers become
+    float32 at once, as devices ask that have no kernels for them."""
     if not four_bits:
         model = replace(model, module=dequantised_products(model.module))
     module = exact_parts(with_moved_bytes(model.module), fits) if integers else exact_parts(model.module)
@@ -61,9 +70,20 @@ def fuse(model: Model, *, integers: bool = False, four_bits: bool = True) -> Fus
     tables = tables_of(graph, claimed, read) if integers else {}
     for i, (var, value) in enumerate(zip(graph.variables, graph.values, strict=True)):
         if i not in claimed:
-            steps[i] = [_step(model.node_names.get(var.name, var.name), tables.get(i, value), var)]
+            step = _step(model.node_names.get(var.name, var.name), tables.get(i, value), var)
+            steps[i] = (byte_product(graph, step) if pairs else None) or [step]
     ordered = [step for i in sorted(steps) for step in steps[i]]
     return FusedGraph(model, alive_steps(ordered, graph.outputs), graph.outputs)
+
+
+def fuse_for(model: Model, targets: Sequence[Target], *, integers: bool = True) -> FusedGraph:
+    """Fuse a model as what is built for these targets computes it. Without `integers` it multiplies none."""
+    return fuse(
+        model,
+        integers=integers and multiplies_integers(targets),
+        pairs=integers and multiplies_pairs(targets),
+        four_bits=keeps_four_bits(targets),
+    )
 
 
 def _float_steps(graph: Bindings, claimed: set[int], anchor: Anchor, model: Model) -> tuple[list[int], list[Step]]:

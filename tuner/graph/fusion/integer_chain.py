@@ -36,7 +36,7 @@ class _Bytes:
     step: Step
 
 
-def _dequantised(graph: Bindings, expr: Any) -> _Bytes | None:
+def dequantised(graph: Bindings, expr: Any) -> _Bytes | None:
     """Return the bytes that an expression makes real numbers of, or None if it is anything else."""
     scale, zero, value = 1.0, 0.0, graph.value_of(expr)
     if is_call(value, "multiply"):
@@ -227,7 +227,7 @@ class IntegerChain(Chain):
         if following is None or not is_call(following[1], "add"):
             return None
         user, call = following
-        other = _dequantised(self.graph, call.args[1] if self.end.same_as(call.args[0]) else call.args[0])
+        other = dequantised(self.graph, call.args[1] if self.end.same_as(call.args[0]) else call.args[0])
         if other is None or shape_of(other.values) != shape_of(self.end):
             return None
         self._advance(user)

@@ -23,7 +23,7 @@ from templates.workloads import Conv2d, Dense
 from tuner.graph.fusion.chain import Anchor
 from tuner.graph.fusion.integer_chain import IntegerChain
 from tuner.graph.fusion.operands import Operands
-from tuner.graph.fusion.steps import AnchorStep, FusedGraph, Step
+from tuner.graph.fusion.steps import AnchorStep, FusedGraph, OperatorStep, Step
 from tuner.graph.ir.bindings import Bindings, dtype_of
 from tuner.graph.ir.integers import IntegerProduct
 from tuner.graph.ir.model import Model
@@ -41,19 +41,28 @@ def multiplies_integers(targets: Sequence[Target]) -> bool:
     return (products is not None and products.pays) or (limits is not None and limits.multiplies_bytes)
 
 
+def multiplies_pairs(targets: Sequence[Target]) -> bool:
+    """Tell whether what is built for these targets multiplies two computed matrices of bytes: for a CPU that has
+    instructions for it."""
+    return multiplies_integers(targets) and targets[0].kind.name == "llvm"
+
+
 def keeps_four_bits(targets: Sequence[Target]) -> bool:
     """Tell whether what is built for these targets has kernels for matrices of 4-bit numbers, which CPUs have."""
     return all(target.kind.name == "llvm" for target in targets)
 
 
 def precisions(graph: FusedGraph) -> str:
-    """Return a sentence on the precision in which a quantised network's convolutions and dense layers are computed."""
+    """Return a sentence on the precision in which a quantised network's convolutions, dense layers and products of
+    computed matrices are computed."""
     whole = sum(anchor.workload.dtype == INTEGERS for anchor in graph.anchors)
     count = len(graph.anchors)
-    if not whole:
+    pairs = sum(isinstance(step, OperatorStep) and step.workload.dtype == INTEGERS for step in graph.steps)
+    if not whole and not pairs:
         return f"quantised: its {count} convolutions and dense layers are computed in float32"
     rest = "" if whole == count else f"; float32 computes the rest ({count - whole})"
-    return f"quantised: {whole} of {count} convolutions and dense layers multiply integers of 8 bits{rest}"
+    products = f" and {pairs} products of computed matrices" if pairs else ""
+    return f"quantised: {whole} of {count} convolutions and dense layers{products} multiply integers of 8 bits{rest}"
 
 
 def fits(product: IntegerProduct) -> bool:

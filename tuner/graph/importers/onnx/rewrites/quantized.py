@@ -338,6 +338,16 @@ def _pooled(writer: NodeWriter, node: onnx.NodeProto, reads: list[str]) -> str:
     return writer.add(node.op_type.removeprefix("QLinear"), *reads, **attrs)
 
 
+def _softmax(writer: NodeWriter, node: onnx.NodeProto, reads: list[str]) -> str:
+    """Add a softmax. Before version 13 of ONNX it was along all axes from `axis` on."""
+    attrs = attributes_of(node)
+    axis, shape = int(attrs.get("axis", -1)), writer.shape(node.input[0])
+    if int(attrs.get("opset", 13)) >= 13 or shape is None:
+        return writer.add("Softmax", *reads, axis=axis)
+    rows = int(np.prod(shape[: axis % len(shape)], dtype=np.int64))
+    return writer.reshape(writer.add("Softmax", writer.reshape(reads[0], [rows, -1]), axis=-1), shape)
+
+
 _MICROSOFT = "com.microsoft"
 QUANTIZED: dict[tuple[str, str], Rewrite] = {
     ("", "ConvInteger"): _conv_integer,
@@ -353,6 +363,7 @@ QUANTIZED: dict[tuple[str, str], Rewrite] = {
     (_MICROSOFT, "QLinearAdd"): _by_dequantizing(_node("Add"), 2),
     (_MICROSOFT, "QLinearMul"): _by_dequantizing(_node("Mul"), 2),
     (_MICROSOFT, "QLinearSigmoid"): _by_dequantizing(_node("Sigmoid"), 1),
+    (_MICROSOFT, "QLinearSoftmax"): _by_dequantizing(_softmax, 1),
     (_MICROSOFT, "QLinearLeakyRelu"): _by_dequantizing(_node("LeakyRelu", "alpha"), 1),
     (_MICROSOFT, "QLinearGlobalAveragePool"): _by_dequantizing(_pooled, 1),
     (_MICROSOFT, "QLinearAveragePool"): _by_dequantizing(_pooled, 1),
