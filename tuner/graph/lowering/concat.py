@@ -17,6 +17,7 @@ from tvm import relax, te, tirx
 from tvm.ir import GlobalVar, Range, TensorLoad, TensorRegion, Var
 
 from templates import default
+from templates.lowering import finished
 from templates.template import Layout
 from tuner.graph.fusion.steps import FusedGraph, PlainStep, Step, reads_of
 from tuner.graph.ir.bindings import shape_of
@@ -116,9 +117,12 @@ def write(
     """Emit a call of a scheduled function that writes its result into the slot. Return the function that is called."""
     joint = slot.joint
     blocks = joint.shape[1]
-    function = emitter.function(
-        (key, blocks, slot.first_block), lambda: into_slice(func, blocks, slot.first_block), name, OPAQUE
-    )
+
+    def sliced() -> tirx.PrimFunc:
+        alone = kernel_hash(finished(func, emitter.target))  # kernels are compared as they are compiled
+        return into_slice(func, blocks, slot.first_block).with_attr(WHOLE, alone)
+
+    function = emitter.function((key, blocks, slot.first_block), sliced, name, OPAQUE)
     out = relax.TensorType(joint.shape, joint.out.ty.dtype)
     if joint.held is None:
         call = relax.call_tir(function, list(arguments), out_ty=out)
@@ -155,8 +159,7 @@ def into_slice(func: tirx.PrimFunc, blocks: int, first: int) -> tirx.PrimFunc:
 
     rules = [(tirx.BufferStore, store), (TensorLoad, load), (TensorRegion, region)]
     body = tvm_ffi.structural_map(func.body, rules)
-    sliced = tirx.PrimFunc([*func.params[:-1], joined], body, func.ret_type, attrs=func.attrs)
-    return sliced.with_attr(WHOLE, kernel_hash(func))
+    return tirx.PrimFunc([*func.params[:-1], joined], body, func.ret_type, attrs=func.attrs)
 
 
 def copied(shape: Sequence[int], dtype: str) -> tirx.PrimFunc:
