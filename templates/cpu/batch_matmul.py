@@ -7,8 +7,10 @@ of columns, which lies in a cache then, is multiplied with all rows of its part.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from tvm import te, tirx
+from tvm.s_tir import Schedule
 from tvm.target import Target
 
 from templates.batch_matmul import BatchMatmul
@@ -142,19 +144,27 @@ def _compute(product: BatchMatmul, lanes: int, k: Values, dtype: str) -> tirx.Pr
     return te.create_prim_func([first, second, out])
 
 
-def _schedule(func: tirx.PrimFunc, k: Values, transposed: bool) -> tirx.PrimFunc:
-    sch = new_schedule(func)
-    packed, sums, out = (sch.get_sblock(name) for name in ("packed", "sums", "out"))
-    g, i, o, b, v, terms = sch.get_loops(sums)
+def schedule_chunks(sch: Schedule, k: Values) -> Any:
+    """Schedule the stages "sums" and "out" as: matrices, tiles of columns and parts of rows in parallel | rows | terms
+    | register tile, whose sums are written once. Return the parallel loop, into which "packed" is to be moved."""
+    sums = sch.get_sblock("sums")
+    g, i, o, b, v, *terms = sch.get_loops(sums)
     part, io, ii = sch.split(i, [k["parts"], None, k["rows"]])
-    sch.reorder(g, o, part, io, terms, ii, b, v)
+    sch.reorder(g, o, part, io, *terms, ii, b, v)
     chunk = sch.fuse(g, o, part)
     sch.parallel(chunk)
     write = sch.cache_write(sums, 0, "local")
     sch.reverse_compute_at(write, io, preserve_unit_loops=True)
-    sch.reverse_compute_inline(out)
+    sch.reverse_compute_inline(sch.get_sblock("out"))
     unroll_tile(sch, sch.get_loops(write)[-3:])
-    tile = [ii, b, v]
+    return chunk
+
+
+def _schedule(func: tirx.PrimFunc, k: Values, transposed: bool) -> tirx.PrimFunc:
+    sch = new_schedule(func)
+    chunk = schedule_chunks(sch, k)
+    packed, sums = sch.get_sblock("packed"), sch.get_sblock("sums")
+    terms, *tile = sch.get_loops(sums)[-4:]
     if k.get("sums", 0):
         sums = widen_parts(sch, sums, terms, tile=3)
         *tile, terms = sch.get_loops(sums)[-5:]

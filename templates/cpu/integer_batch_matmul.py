@@ -22,7 +22,7 @@ from tvm.script import tirx as T
 from tvm.target import Target
 
 from templates.batch_matmul import BatchMatmul
-from templates.cpu.batch_matmul import PackedBatchMatmul
+from templates.cpu.batch_matmul import PackedBatchMatmul, schedule_chunks
 from templates.cpu.dot_products import Products, intrinsic, products_of
 from templates.cpu.isa import vector_unit
 from templates.integers import INTEGERS, MIDDLE, SUMS, WEIGHT, Held
@@ -163,17 +163,11 @@ def _of_points(
 
 def _schedule(func: tirx.PrimFunc, unit: Products, k: Values, transposed: bool) -> tirx.PrimFunc:
     sch = new_schedule(func)
-    packed, sums, out = (sch.get_sblock(name) for name in ("packed", "sums", "out"))
-    g, i, o, b, v, s, q = sch.get_loops(sums)
-    part, io, ii = sch.split(i, [k["parts"], None, k["rows"]])
+    chunk = schedule_chunks(sch, k)
+    packed, sums = sch.get_sblock("packed"), sch.get_sblock("sums")
+    s, q, ii, b, v = sch.get_loops(sums)[-5:]
     so, si = sch.split(s, [None, k["ki"]])
-    sch.reorder(g, o, part, io, so, si, ii, b, v, q)
-    chunk = sch.fuse(g, o, part)
-    sch.parallel(chunk)
-    write = sch.cache_write(sums, 0, "local")
-    sch.reverse_compute_at(write, io, preserve_unit_loops=True)
-    sch.reverse_compute_inline(out)
-    unroll_tile(sch, sch.get_loops(write)[-3:])
+    sch.reorder(so, si, ii, b, v, q)
     for loop in (si, ii, b):
         sch.unroll(loop)
     sch.compute_at(packed, chunk, preserve_unit_loops=True)

@@ -39,9 +39,9 @@ def prefetch_weights(func: tirx.PrimFunc, problem: DirectProblem, k: Values, blo
         sweeps = tiles_x
     else:
         sweeps = tiles_x * (problem.rows // k["th"] // k["groups"])
-    taps = problem.packed_shape(1)[4:]  # of one kernel row and column
+    row = problem.packed_shape(1)[3:]  # of the kernel: its columns, and the lanes of each
     wide = CACHE_LINE_BYTES // np.dtype(problem.weight_type).itemsize
-    lines, per_tap = -(-conv.kernel[1] * prod(taps) // wide), max(1, prod(taps) // wide)
+    lines = -(-prod(row) // wide)
     before = _INDICES + len(problem.depths)  # an index of a part's chunk comes before these
     weight = func.params[1]
 
@@ -49,12 +49,12 @@ def prefetch_weights(func: tirx.PrimFunc, problem: DirectProblem, k: Values, blo
         o, y, x, _, ic = index[-before:][1:6]
         if len(index) > before:  # the block of a part
             ic = index[0] * (k["sums"] // conv.kernel[0]) + ic
-        row = y // k["th"] % (sweeps // tiles_x) if not problem.flat else 0
-        sweep = row * tiles_x + x // k["tw"] % tiles_x
+        tile_row = y // k["th"] % (sweeps // tiles_x) if not problem.flat else 0
+        sweep = tile_row * tiles_x + x // k["tw"] % tiles_x
         fetches = []
         for i in range(k["ob"]):
             for line in shared_out(lines, sweeps, sweep):
-                at = [o + k["ob"] + i, ic, loop.loop_var, line // per_tap, *_places(line % per_tap * wide, taps)]
+                at = [o + k["ob"] + i, ic, loop.loop_var, *_places(line * wide, row)]
                 fetches.append(prefetch(weight, at))
         return tirx.SeqStmt([*fetches, loop.body])
 
@@ -62,5 +62,5 @@ def prefetch_weights(func: tirx.PrimFunc, problem: DirectProblem, k: Values, blo
 
 
 def _places(number: Any, sizes: Sequence[int]) -> list[Any]:
-    """Return the indices of value `number` in a tensor of these sizes."""
+    """Return the indices of value `number` in a tensor of these sizes, or beyond its end."""
     return [number // prod(sizes[i + 1 :]) % size if i else number // prod(sizes[1:]) for i, size in enumerate(sizes)]

@@ -28,6 +28,9 @@ _OPTIONAL = re.compile(r"\b(half|double)\d*\b")
 _INDEX = re.compile(r"convert_int\((get_(?:group|local)_id\(\d\))\)")
 _KERNEL = "__kernel void"
 _INDICES = re.compile(r"^ *(?P<type>(?:int|long)(?P<lanes>\d+)) (?P<name>\w+) = (?P<value>.*);\n", re.MULTILINE)
+_ONE_BY_ONE = re.compile(
+    r"\(\([a-z]+(?P<lanes>\d+)\)\((?P<place>[^\[\]\n,]+)\[(?P<indices>\w+)\.s0\](?P<others>[^\n]*?)\)\)"
+)
 
 
 def rewrites_opencl(rewrite: Rewrite) -> Rewrite:
@@ -89,12 +92,19 @@ def with_vector_loads(code: str, _target: Target) -> str:
 
 
 def _with_vector_loads(kernel: str) -> str:
-    for match in _INDICES.finditer(kernel):
-        base = _first_of_neighbours(match["value"], match["type"], int(match["lanes"]))
-        if base:
-            kernel = _with_loads_from(kernel, match["name"], int(match["lanes"]), base)
-            if f"{match['name']}." not in kernel:
-                kernel = kernel.replace(match[0], "")
+    found = list(_INDICES.finditer(kernel))
+    bases = {m["name"]: _first_of_neighbours(m["value"], m["type"], int(m["lanes"])) for m in found}
+
+    def vload(match: re.Match[str]) -> str:
+        lanes, place, indices = int(match["lanes"]), match["place"], match["indices"]
+        others = "".join(f",{place}[{indices}.s{lane:x}]" for lane in range(1, lanes))
+        base = bases.get(indices) if match["others"] == others else None
+        return f"vload{lanes}(0, {place} + {base})" if base else match[0]
+
+    kernel = _ONE_BY_ONE.sub(vload, kernel)
+    for match in found:
+        if bases[match["name"]] and f"{match['name']}." not in kernel:
+            kernel = kernel.replace(match[0], "")
     return kernel
 
 
@@ -102,18 +112,6 @@ def _first_of_neighbours(indices: str, kind: str, lanes: int) -> str:
     """Return the first of a vector of indices that count up by one, or "" if they do not."""
     base = indices.removeprefix(f"({kind})(").split("+(1*0), ", 1)[0]
     return base if indices == f"({kind})({', '.join(f'{base}+(1*{lane})' for lane in range(lanes))})" else ""
-
-
-def _with_loads_from(code: str, indices: str, lanes: int, base: str) -> str:
-    """Return code in which vloads from `base` are in the place of loads value by value with this vector of indices."""
-    pattern = rf"\(\([a-z]+{lanes}\)\((?P<place>[^\[\]\n,]+)\[{indices}\.s0\](?P<others>[^\n]*?)\)\)"
-    lane = f"{{place}}[{indices}.s{{lane:x}}]"
-
-    def vload(match: re.Match[str]) -> str:
-        others = "".join("," + lane.format(place=match["place"], lane=i) for i in range(1, lanes))
-        return f"vload{lanes}(0, {match['place']} + {base})" if match["others"] == others else match[0]
-
-    return re.sub(pattern, vload, code)
 
 
 @rewrites_opencl

@@ -293,8 +293,8 @@ def _dynamic_quantize_linear(writer: NodeWriter, node: onnx.NodeProto) -> Sequen
     return [_whole(writer, moved, shape, kind), scale, _whole(writer, point, (), kind)]
 
 
-def _by_dequantizing(compute: Callable[[NodeWriter, onnx.NodeProto, list[str]], str], operands: int) -> Rewrite:
-    """Return a rewrite that computes in real numbers and quantises the result.
+def _by_dequantizing(compute: Callable[[NodeWriter, onnx.NodeProto, list[str]], str | None], operands: int) -> Rewrite:
+    """Return a rewrite that computes in real numbers and quantises the result. `compute` returns None where it cannot.
 
     The node reads each operand with its scale and its zero point, then the scale and the zero point of the result. If
     `operands` is 0, the node has any number of operands, and those of the result come first.
@@ -313,7 +313,7 @@ def _by_dequantizing(compute: Callable[[NodeWriter, onnx.NodeProto, list[str]], 
         if None in reads or kind is None:
             return None
         value = compute(writer, node, [str(read) for read in reads])
-        result = _quantized(writer, value, scale, zero=zero, kind=kind)
+        result = None if value is None else _quantized(writer, value, scale, zero=zero, kind=kind)
         return None if result is None else [result]
 
     return rewrite
@@ -338,12 +338,14 @@ def _pooled(writer: NodeWriter, node: onnx.NodeProto, reads: list[str]) -> str:
     return writer.add(node.op_type.removeprefix("QLinear"), *reads, **attrs)
 
 
-def _softmax(writer: NodeWriter, node: onnx.NodeProto, reads: list[str]) -> str:
-    """Add a softmax. Before version 13 of ONNX it was along all axes from `axis` on."""
+def _softmax(writer: NodeWriter, node: onnx.NodeProto, reads: list[str]) -> str | None:
+    """Add a softmax. Before version 13 of ONNX it was along all axes from `axis` on, for which the shape is needed."""
     attrs = attributes_of(node)
     axis, shape = int(attrs.get("axis", -1)), writer.shape(node.input[0])
-    if int(attrs.get("opset", 13)) >= 13 or shape is None:
+    if int(attrs.get("opset", 13)) >= 13:
         return writer.add("Softmax", *reads, axis=axis)
+    if shape is None:
+        return None
     rows = int(np.prod(shape[: axis % len(shape)], dtype=np.int64))
     return writer.reshape(writer.add("Softmax", writer.reshape(reads[0], [rows, -1]), axis=-1), shape)
 
