@@ -24,7 +24,7 @@ from templates.gpu.dense import GpuDense
 from templates.gpu.depthwise import GpuDepthwise
 from templates.gpu.direct import GpuDirectConv, GpuDirectConvPlain
 from templates.gpu.running_attention import RunningAttention
-from templates.gpu.tensor_core import GpuTensorCore, GpuTensorCoreTf32
+from templates.gpu.tensor_core import GpuTensorCore, GpuTensorCoreInteger, GpuTensorCoreTf32
 from templates.gpu.winograd import GpuWinograd
 from templates.gpu.winograd_group import GpuWinogradGroup
 from templates.intel.subgroup import SubgroupConv
@@ -67,6 +67,7 @@ for _template in (
     GpuDepthwise(),
     GpuTensorCore(),
     GpuTensorCoreTf32(),
+    GpuTensorCoreInteger(),
     SubgroupConv(),
     SpatialPack(),
 ):

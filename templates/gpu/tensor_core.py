@@ -1,10 +1,11 @@
-"""The templates that compute convolutions on Nvidia's tensor cores, in half precision or tf32.
+"""The templates that compute convolutions on Nvidia's tensor cores, in half precision, tf32 or 8-bit integers.
 
 Start at `GpuTensorCore`. The convolution is an implicit matrix product (`templates.gpu.tensor_core_kernels`). Data is
 (N, C/16, H, W, 16), weights are (K/16, C/16, R, S, 16 in, 16 out), the output is (N, K/16, OH, OW, 16). A warp computes
 `mi` by `ni` fragments of 16 pixels by 16 channels, and a group has `mt` by `nt` warps. In every turn the group copies
 one kernel position of `ct` blocks of input channels into local memory. At the end the sums are stored to local memory
-too, where the epilogue reads them in whole vectors. Sums are float32.
+too, where the epilogue reads them in whole vectors. Sums are float32. For integers blocks and fragments have 32
+channels, weights are words (K/32, C/32, R, S, 32 out, 8), and sums are int32.
 
 These kernels have been compiled only, not run. Hopper's own instructions (wgmma) and its copies of whole tiles (TMA)
 are not used.
@@ -25,11 +26,14 @@ from templates.gpu.stages import launch_features, limit_constraints
 from templates.gpu.tensor_core_kernels import (
     FRAGMENT,
     TensorCoreProblem,
+    block_of,
     schedule_tensor_core,
     tensor_core_compute,
 )
+from templates.integers import INTEGERS
 from templates.space import Constraint, Knob, Space, Values
 from templates.template import AnchorTemplate, Layout, Layouts
+from templates.words import in_dots, pack_words
 from templates.workloads import conv_of
 from tuning_db.record import Config, Workload
 
@@ -61,19 +65,21 @@ class GpuTensorCore(AnchorTemplate):
 
     def _problem(self, workload: Workload, limits: GpuLimits) -> TensorCoreProblem:
         conv = conv_of(workload)
-        return TensorCoreProblem(conv, blocking(conv, FRAGMENT), workload.dtype, limits)
+        return TensorCoreProblem(conv, blocking(conv, block_of(workload.dtype)), workload.dtype, limits)
 
     def layouts(self, workload: Workload, target: Target) -> Layouts:
-        return Layouts(Layout(FRAGMENT), Layout(FRAGMENT))
+        block = Layout(block_of(workload.dtype))
+        return Layouts(block, block)
 
     def space(self, workload: Workload, target: Target) -> Space | None:
         limits = gpu_limits(target)
         if limits is None or limits.capability < self.capability or workload.dtype not in self.dtypes:
             return None
         problem = self._problem(workload, limits)
-        if problem.conv.is_depthwise or problem.conv.in_channels < FRAGMENT:
+        if problem.conv.is_depthwise or problem.conv.in_channels < problem.block:
             return None
-        return tensor_core_space(self.name, problem)
+        # A border of integers is no zero, which is all that an asynchronous copy can fill in.
+        return tensor_core_space(self.name, problem, asynchronous=not problem.words or not any(problem.conv.padding))
 
     def weight_key(self, workload: Workload, target: Target, config: Config) -> str:
         return "oihw"
@@ -99,6 +105,21 @@ class GpuTensorCoreTf32(GpuTensorCore):
     capability = 80
     exact = False
     tolerance = 1e-3
+
+
+class GpuTensorCoreInteger(GpuTensorCore):
+    """A template that multiplies uint8 by int8 and sums in int32, exactly. Its knobs are those of `GpuTensorCore`."""
+
+    name = "gpu.conv2d_tensor_core_integer"
+    dtypes = (INTEGERS,)
+    capability = 80
+
+    def pack_weight(self, workload: Workload, target: Target, config: Config, weight: np.ndarray) -> np.ndarray:
+        words = pack_words(super().pack_weight(workload, target, config, weight))
+        return np.ascontiguousarray(words.swapaxes(-1, -2))
+
+    def prim_func(self, workload: Workload, target: Target, config: Config) -> tirx.PrimFunc:
+        return in_dots(super().prim_func(workload, target, config), data=True)
 
 
 def tensor_core_space(name: str, p: TensorCoreProblem, *, asynchronous: bool = True) -> Space | None:
@@ -150,14 +171,14 @@ def _seeds(knobs: tuple[Knob, ...]) -> tuple[Values, ...]:
 def _features(p: TensorCoreProblem, v: Values) -> Mapping[str, float]:
     """Compute features of the loops: items and groups, occupancy, work per load, registers, local memory."""
     pixels, blocks = p.tile(v)
-    channels = blocks * FRAGMENT
+    channels = blocks * p.block
     return {
         **launch_features(p.limits, p.group(v), p.groups(v), p.local_bytes(v)),
-        "flop_per_byte": 2.0 * pixels * channels / (p.value_bytes * (pixels + channels)),
+        "flop_per_byte": 2.0 * pixels * channels * p.block / (p.values * p.value_bytes * (pixels + channels)),
         "accumulators": float(v["mi"] * v["ni"]),
         "registers": float(p.registers(v)),
         "loads_per_fma": (v["mi"] + v["ni"]) / (v["mi"] * v["ni"]),
-        "body_fmas": float(v["mi"] * v["ni"] * v["ct"] * FRAGMENT // p.depth),
+        "body_fmas": float(v["mi"] * v["ni"] * v["ct"] * p.block // p.depth),
         "turns": float(p.turns(v)),
         "waste": p.waste(v),
     }

@@ -15,16 +15,27 @@ from tvm import te, tirx
 from tvm.s_tir import Schedule
 
 from templates.blocking import Blocking
-from templates.gpu.fragments import HALF, SCOPES, STORED, fragment_intrinsics
+from templates.gpu.byte_fragments import COLUMNS
+from templates.gpu.fragments import SCOPES, STORED, Fragments, fragment_intrinsics
 from templates.gpu.limits import GpuLimits
 from templates.gpu.stages import Group, cooperate, launch, overlap_copies, own_loops, vector_widths
+from templates.integers import INTEGERS, SUMS, Types
 from templates.space import Values
-from templates.stages import epilogue_operands, epilogue_value, has_block, new_schedule, unroll_tile, zero
+from templates.stages import (
+    border_of,
+    epilogue_operands,
+    epilogue_value,
+    has_block,
+    new_schedule,
+    unroll_tile,
+    zero,
+)
+from templates.words import BYTES, repeated
 from templates.workloads import Conv2d
 
-FRAGMENT = 16  # rows (pixels) and columns (output channels) of a fragment of sums, and channels of a block
+FRAGMENT = 16  # rows (pixels) of a fragment of sums; of real numbers also columns (output channels)
 WARP = 32
-_DEPTHS = {"float16": 16, "float32": 8}  # input channels of a fragment in half precision, and in tf32
+_DEPTHS = {"float16": 16, "float32": 8, INTEGERS: 32}  # input channels of a fragment; float32 is tf32
 # Bytes added to every row in local memory, so that the eight rows that a warp loads at a time lie in different banks.
 _SKEW_BYTES = 16
 _COPY_BYTES = 16  # bytes of the widest load
@@ -34,7 +45,8 @@ _COPY_BYTES = 16  # bytes of the widest load
 class TensorCoreProblem:
     """A convolution on tensor cores, with methods that derive groups, registers and local memory from knob values.
 
-    `dtype` is "float16", or "float32", which is rounded to tf32.
+    `dtype` is "float16", "float32", which is rounded to tf32, or "uint8": data and weights of integers are words of
+    four channels (`templates.words`).
     """
 
     conv: Conv2d
@@ -43,8 +55,31 @@ class TensorCoreProblem:
     limits: GpuLimits
 
     @property
+    def words(self) -> bool:
+        return self.dtype == INTEGERS
+
+    @property
+    def block(self) -> int:
+        """Return the channels of a block, which are the columns of a fragment of sums."""
+        return block_of(self.dtype)
+
+    @property
+    def values(self) -> int:
+        """Return how many values a pixel's channels of a block are read as: as many, or words."""
+        return self.block // BYTES if self.words else self.block
+
+    @property
     def depth(self) -> int:
         return _DEPTHS[self.dtype]
+
+    @property
+    def read(self) -> str:
+        """Return the type that data and weights are read as."""
+        return SUMS if self.words else self.dtype
+
+    @property
+    def fragments(self) -> Fragments:
+        return Fragments(FRAGMENT, self.block, self.depth, self.read)
 
     @property
     def value_bytes(self) -> int:
@@ -87,13 +122,13 @@ class TensorCoreProblem:
 
     def registers(self, v: Values) -> int:
         """Return how many 32-bit registers an item's share of the fragments takes."""
-        held = FRAGMENT * FRAGMENT * v["mi"] * v["ni"] * 4
-        read = FRAGMENT * self.depth * (v["mi"] + v["ni"]) * self.value_bytes
+        held = FRAGMENT * self.block * v["mi"] * v["ni"] * 4
+        read = self.depth * (FRAGMENT * v["mi"] + self.block * v["ni"]) * self.value_bytes * self.values // self.block
         return (held + read) // (4 * WARP)
 
     def row_values(self, v: Values) -> int:
         """Return the distance, in values, of one row in local memory from the next."""
-        return FRAGMENT + (_SKEW_BYTES // self.value_bytes if v["skew"] else 0)
+        return self.values + (_SKEW_BYTES // self.value_bytes if v["skew"] else 0)
 
     def local_bytes(self, v: Values) -> int:
         """Return the bytes of local memory that a group needs.
@@ -101,8 +136,13 @@ class TensorCoreProblem:
         It holds the input and the weights of a turn (of two turns, if copies are asynchronous), and all sums.
         """
         pixels, blocks = self.tile(v)
-        copied = v["ct"] * (pixels + blocks * FRAGMENT) * self.row_values(v) * self.value_bytes
-        return copied * (2 if v.get("asynchronous", 0) else 1) + pixels * blocks * FRAGMENT * 4
+        copied = v["ct"] * (pixels + blocks * self.block) * self.row_values(v) * self.value_bytes
+        return copied * (2 if v.get("asynchronous", 0) else 1) + pixels * blocks * self.block * 4
+
+
+def block_of(dtype: str) -> int:
+    """Return the channels of a block of numbers of a type."""
+    return COLUMNS if dtype == INTEGERS else FRAGMENT
 
 
 def tensor_core_compute(p: TensorCoreProblem, epilogue: tuple[str, ...], v: Values) -> tirx.PrimFunc:
@@ -110,18 +150,18 @@ def tensor_core_compute(p: TensorCoreProblem, epilogue: tuple[str, ...], v: Valu
 
     "a" and "b" are the operands of fragments. "conv" computes whole tiles of pixels, and "out" applies the epilogue.
     """
-    conv, b, dtype = p.conv, p.blocks, p.dtype
-    data_shape = (conv.batch, b.groups * b.in_blocks, conv.height, conv.width, FRAGMENT)
-    data = te.placeholder(data_shape, name="data", dtype=dtype)
-    packed = (b.all_out_blocks, b.in_blocks, *conv.kernel, FRAGMENT, FRAGMENT)
-    weight = te.placeholder(packed, name="weight", dtype=dtype)
-    out_shape = (conv.batch, b.all_out_blocks, conv.out_height, conv.out_width, FRAGMENT)
-    extra = epilogue_operands(epilogue, out_shape, dtype)
-    sums = fragment_sums(p, _columns(p, data, p.covered(v)), weight)
+    conv, b, types = p.conv, p.blocks, Types.named(p.dtype, epilogue)
+    data_shape = (conv.batch, b.groups * b.in_blocks, conv.height, conv.width, p.values)
+    data = te.placeholder(data_shape, name="data", dtype=p.read)
+    packed = (b.all_out_blocks, b.in_blocks, *conv.kernel, *((p.block, p.values) if p.words else (p.values, p.block)))
+    weight = te.placeholder(packed, name="weight", dtype=p.read)
+    out_shape = (conv.batch, b.all_out_blocks, conv.out_height, conv.out_width, p.block)
+    extra = epilogue_operands(epilogue, out_shape, types.extra)
+    sums = fragment_sums(p, _columns(p, data, p.covered(v), border_of(epilogue, extra)), weight)
 
     def result(n: Any, o: Any, y: Any, x: Any, lane: Any) -> Any:
-        pixel = (n * conv.out_height + y) * conv.out_width + x
-        return epilogue_value(epilogue, sums[o, pixel, lane], extra, index=(n, o, y, x, lane), dtype=dtype)
+        summed, index = sums[o, (n * conv.out_height + y) * conv.out_width + x, lane], (n, o, y, x, lane)
+        return epilogue_value(epilogue, summed, extra, index, dtype=types.extra, out_dtype=types.out)
 
     return te.create_prim_func([data, weight, *extra, te.compute(out_shape, result, name="out")])
 
@@ -134,36 +174,42 @@ def fragment_sums(
     Its operands are the stages "a" and "b". With `groups_apart` an output block's group and its number there are two
     axes.
     """
-    conv, b, dtype = p.conv, p.blocks, p.dtype
-    left = te.compute(columns.shape, lambda *index: _as_half(columns[index], dtype), name="a")
-    right = te.compute(weight.shape, lambda *index: _as_half(weight[index], dtype), name="b")
+    conv, b, fragments = p.conv, p.blocks, p.fragments
+    left, right = _operand(p, "a", columns, fragments.a), _operand(p, "b", weight, fragments.b)
     ic, kh = te.reduce_axis((0, b.in_blocks), "ic"), te.reduce_axis((0, conv.kernel[0]), "kh")
-    kw, ii = te.reduce_axis((0, conv.kernel[1]), "kw"), te.reduce_axis((0, FRAGMENT), "ii")
+    kw, ii = te.reduce_axis((0, conv.kernel[1]), "kw"), te.reduce_axis((0, p.block), "ii")
 
     def total(*index: Any) -> Any:
         *group, o, pixel, lane = index
         o = group[0] * b.out_blocks + o if group else o
         block = b.first_input(o) + ic
-        row = left[block, kh, kw, pixel, ii].astype("float32")
-        return te.sum(row * right[o, ic, kh, kw, ii, lane].astype("float32"), axis=[ic, kh, kw, ii])
+        row, tap = left[block, kh, kw, pixel, ii], (lambda i, j: right[o, ic, kh, kw, i, j])
+        return te.sum(fragments.product(row, tap, ii, lane), axis=[ic, kh, kw, ii])
 
     outer = (b.groups, b.out_blocks) if groups_apart else (b.all_out_blocks,)
-    return te.compute((*outer, columns.shape[3], FRAGMENT), total, name="conv")
+    return te.compute((*outer, columns.shape[3], p.block), total, name="conv")
 
 
-def _as_half(value: Any, dtype: str) -> Any:
-    """Convert a value to the operand type of a fragment. Half precision stands for tf32 too (templates.gpu.tf32)."""
-    return value if dtype == HALF else value.astype(HALF)
+def _operand(p: TensorCoreProblem, name: str, stored: te.Tensor, shape: tuple[int, int]) -> te.Tensor:
+    """Return the stage "a" or "b" of fragments, whose values come from what is stored in local memory."""
+    *outer, rows, _ = stored.shape
+
+    def value(*index: Any) -> Any:
+        *at, row, column = index
+        return p.fragments.loaded(name, lambda i, j: stored[(*at, i, j)], row, column)
+
+    return te.compute((*outer, rows, shape[1]), value, name=name)
 
 
-def _columns(p: TensorCoreProblem, data: te.Tensor, covered: int) -> te.Tensor:
-    """Compute what each output pixel reads: (input blocks, kernel rows, kernel columns, pixels, lanes).
+def _columns(p: TensorCoreProblem, data: te.Tensor, covered: int, border: Any) -> te.Tensor:
+    """Compute what each output pixel reads: (input blocks, kernel rows, kernel columns, pixels, values).
 
-    A value outside the image is 0.
+    A value outside the image is 0, or `border`, a byte, if that is given.
     """
     conv = p.conv
     (sy, sx), (dy, dx), (top, left) = conv.strides, conv.dilation, conv.padding[:2]
     image = conv.out_height * conv.out_width
+    outside = zero(p.read) if border is None else repeated(border)
 
     def read(c: Any, kh: Any, kw: Any, pixel: Any, lane: Any) -> Any:
         y = pixel % image // conv.out_width * sy + kh * dy - top
@@ -172,9 +218,9 @@ def _columns(p: TensorCoreProblem, data: te.Tensor, covered: int) -> te.Tensor:
         inside = [pixel < p.pixels] if covered > p.pixels else []
         if any(conv.padding):
             inside += [y >= 0, y < conv.height, x >= 0, x < conv.width]
-        return tirx.if_then_else(tirx.all(*inside), value, zero(p.dtype)) if inside else value
+        return tirx.if_then_else(tirx.all(*inside), value, outside) if inside else value
 
-    shape = (p.blocks.groups * p.blocks.in_blocks, *conv.kernel, covered, FRAGMENT)
+    shape = (p.blocks.groups * p.blocks.in_blocks, *conv.kernel, covered, p.values)
     return te.compute(shape, read, name="columns")
 
 
@@ -195,15 +241,16 @@ def schedule_tensor_core(p: TensorCoreProblem, func: tirx.PrimFunc, k: Values, t
     turn = sch.fuse(co, kh, kw)
     tags = {"blockIdx.y": [*group, ob], "blockIdx.x": [pb], "threadIdx.z": [ot], "threadIdx.y": [pt]}
     bound = launch(sch, tags)
-    names = fragment_intrinsics(FRAGMENT, FRAGMENT, p.depth, p.dtype) if tensorize else {}
+    fragments = p.fragments
+    names = fragment_intrinsics(fragments) if tensorize else {}
     _schedule_output(p, sch, k, tile=bound["blockIdx.x"], warp=bound["threadIdx.y"], names=names)
     for name in ("a", "b"):
         fragment = sch.get_sblock(name)
         sch.set_scope(fragment, 0, SCOPES[name] if tensorize else "local")
         sch.compute_at(fragment, step, preserve_unit_loops=True)
     _schedule_copies(p, sch, k, turn)
-    _on_fragments(sch, sch.get_sblock("a"), (FRAGMENT, p.depth), names.get("a"))
-    _on_fragments(sch, sch.get_sblock("b"), (p.depth, FRAGMENT), names.get("b"))
+    _on_fragments(sch, sch.get_sblock("a"), fragments.a, names.get("a"))
+    _on_fragments(sch, sch.get_sblock("b"), fragments.b, names.get("b"))
     for loop in (ci, step, oi, pi):
         sch.unroll(loop)
     init = sch.decompose_reduction(conv, turn)
@@ -223,7 +270,7 @@ def _schedule_copies(p: TensorCoreProblem, sch: Schedule, k: Values, turn: Any) 
     for stage in (sch.get_sblock("columns"), weights):
         cooperate(sch, stage, turn, group=p.group(k), vector=p.copy_width)
         if k["skew"]:
-            sch.storage_align(stage, 0, -2, FRAGMENT, p.row_values(k) - FRAGMENT)
+            sch.storage_align(stage, 0, -2, p.values, p.row_values(k) - p.values)
 
 
 def _schedule_output(
@@ -235,14 +282,14 @@ def _schedule_output(
     sch.reverse_compute_at(write, tile, preserve_unit_loops=True)
     sch.reverse_compute_inline(sch.get_sblock("out"))
     *outer, last = own_loops(sch, write)
-    group, width = p.group(k), vector_widths(p.limits, FRAGMENT)[0]
+    group, width = p.group(k), vector_widths(p.limits, p.block)[0]
     last, vector = sch.split(last, [None, width])
     _, z, y, x = sch.split(sch.fuse(*outer, last), [None, group.z, group.y, group.x])
     launch(sch, {"threadIdx.z": [z], "threadIdx.y": [y], "threadIdx.x": [x]})
     unroll_tile(sch, [vector])
     store = sch.cache_write(conv, 0, SCOPES["sums"] if names else "local")
     sch.reverse_compute_at(store, warp, preserve_unit_loops=True)
-    _on_fragments(sch, store, (FRAGMENT, FRAGMENT), names.get("store"))
+    _on_fragments(sch, store, (FRAGMENT, p.block), names.get("store"))
 
 
 def _on_fragments(sch: Schedule, stage: Any, shape: tuple[int, int], intrinsic: str | None) -> None:

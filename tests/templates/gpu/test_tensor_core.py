@@ -14,11 +14,12 @@ import tvm
 from templates.blocking import blocking
 from templates.gpu.checks import violations
 from templates.gpu.lowered import lower
-from templates.gpu.tensor_core_kernels import FRAGMENT, TensorCoreProblem, schedule_tensor_core, tensor_core_compute
+from templates.gpu.tensor_core_kernels import TensorCoreProblem, block_of, schedule_tensor_core, tensor_core_compute
 from templates.lowering import lowering_context
-from templates.reference import random_operands, reference, relative_error
+from templates.reference import Operands, random_operands, reference, relative_error
 from templates.space import Knob, Space
 from templates.template import search_space, template_named
+from templates.words import in_dots
 from templates.workloads import Conv2d, conv_of
 from tests.templates.gpu.support import GPUS, driver, gpu, with_ordinary_copies
 from tests.templates.support import Compiled
@@ -50,20 +51,24 @@ def with_knob(space: Space, name: str, value: object) -> Space:
     return replace(space, knobs=tuple(Knob(name, (value,)) if knob.name == name else knob for knob in space.knobs))
 
 
-def run_without_fragments(workload: Workload, config: Config) -> tuple[np.ndarray, np.ndarray]:
+def run_without_fragments(
+    workload: Workload, config: Config, inputs: Operands | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """Result and reference, on Intel's OpenCL driver (it has half precision)."""
     here, target = driver("intel"), gpu("orin")
     conv = conv_of(workload)
-    problem = TensorCoreProblem(conv, blocking(conv, FRAGMENT), workload.dtype, GPUS["orin"])
+    problem = TensorCoreProblem(conv, blocking(conv, block_of(workload.dtype)), workload.dtype, GPUS["orin"])
     computation = tensor_core_compute(problem, workload.epilogue, config.knobs)
     func = schedule_tensor_core(problem, computation, config.knobs, tensorize=False)
-    if config["asynchronous"]:
+    if config.knobs.get("asynchronous"):
         func = with_ordinary_copies(func, "conv_update")
+    if problem.words:
+        func = in_dots(func, data=True)
     with lowering_context():
         built = tvm.tirx.build(func, target=here.like_nvidia())
-    inputs = random_operands(workload, 0)
+    inputs = inputs or random_operands(workload, 0)
     expected = reference(workload, inputs)
-    compiled = Compiled(template_named(NAMES[workload.dtype]), workload, target, config, here.device)
+    compiled = Compiled(template_named(config.template), workload, target, config, here.device)
     return compiled.call(built["main"], inputs, expected.shape), expected
 
 
