@@ -85,7 +85,7 @@ def best(
     from tuning_db.trial_flags import identity
 
     with Output(as_json) as out, open_db(db, read_only=True) as store:
-        found = _all_best(store, op, tolerance)
+        found = all_best(store, op, tolerance)
         table = Table(box=None)
         for title in ("name", "workload", "device", "config", "ms", "error"):
             table.add_column(title, justify="right" if title in ("ms", "error") else "left")
@@ -100,12 +100,13 @@ def best(
         out.result({"best": [_as_dict(trial) for trial in found]})
 
 
-def _all_best(
+def all_best(
     store: Store,
     op: str | None = None,
     tolerance: float | None = None,
     usable: Callable[[Trial], bool] | None = None,
 ) -> list[Trial]:
+    """Return the best trial of each workload on each device, of those that are usable."""
     pairs = [(w, d) for d in store.devices() for w in store.workloads(d) if op is None or w.op == op]
     found = (store.best(workload, device, tolerance, usable) for workload, device in pairs)
     return [trial for trial in found if trial is not None]
@@ -275,11 +276,16 @@ def export(
 def _exported(store: Store, bests: bool) -> Iterable[Trial]:
     if not bests:
         return store.trials()
+    versions = template_versions()
+    return all_best(store, usable=lambda trial: versions.get(trial.config.template) == trial.template_version)
+
+
+def template_versions() -> dict[str, int]:
+    """Return the version of every built-in template by name."""
     import vision_ops  # noqa: F401  (registers the built-in templates)
     from templates.template import all_templates
 
-    versions = {template.name: template.version for template in all_templates()}
-    return _all_best(store, usable=lambda trial: versions.get(trial.config.template) == trial.template_version)
+    return {template.name: template.version for template in all_templates()}
 
 
 @app.command(

@@ -22,7 +22,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from templates.errors import TemplateFailed
-from tuner.cli import board, bundle, db
+from tuner.cli import board, bundle, db, pack
 from tuner.cli.common import INTERRUPTED
 from tuner.cli.completion import check_shell
 from tuner.cli.examples import examples
@@ -99,6 +99,7 @@ for _name in COMMANDS:
 app.add_typer(db.app, name="db")
 app.add_typer(board.app, name="board")
 app.add_typer(bundle.app, name="bundle")
+app.add_typer(pack.app, name="pack")
 
 
 @cache
