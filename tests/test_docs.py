@@ -89,6 +89,15 @@ def test_a_database_is_looked_after_as_it_says(tmp_path: Path) -> None:
     assert {words[2] for words in reader.done} == {"stats", "best", "export", "import", "merge", "verify", "prune"}
 
 
+def test_packs_are_made_and_pulled_as_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    tuned = run_tune("op", "dense", "--shape", "1,16,10", "--trials", 2, "--db", "first.db", cwd=tmp_path)
+    assert tuned.status == 0, tuned.err
+    with Reader(tmp_path) as reader:
+        reader.follow(DOCS / "packs.md")
+    assert {words[2] for words in reader.done} == {"make", "check", "keys", "push", "list", "trust", "pull", "distrust"}
+
+
 def test_modules_are_built_by_memory_as_it_says(tmp_path: Path) -> None:
     write_tiny_network(tmp_path / "resnet18.onnx")
     with Reader(tmp_path) as reader:

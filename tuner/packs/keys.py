@@ -44,7 +44,7 @@ def check_key(text: str) -> str:
 
 
 class Keys:
-    """The keys in a folder (default: the user's configuration): `own.pem`, and `trusted/NAME` for each trusted one."""
+    """Keeps keys in a folder (default: the user's configuration): `own.pem`, and `trusted/NAME` for each trusted one."""
 
     def __init__(self, folder: Path | None = None) -> None:
         base = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
@@ -92,7 +92,7 @@ class Keys:
             file.write(f"{key}\n".encode())
 
     def distrust(self, name: str) -> None:
-        """Trust a key no longer. Raises BadInput if none has this name."""
+        """Remove a trusted key. Raises BadInput if none has this name."""
         found = next((path for path in self._files() if path.name == name), None)
         if found is None:
             names = ", ".join(path.name for path in self._files()) or "none"
