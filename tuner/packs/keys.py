@@ -44,7 +44,7 @@ def check_key(text: str) -> str:
 
 
 class Keys:
-    """Keeps keys in a folder (default: the user's configuration): `own.pem`, and `trusted/NAME` for each trusted one."""
+    """Keeps keys in a folder (default: the user's configuration): `own.pem`, and `trusted/NAME` for the others."""
 
     def __init__(self, folder: Path | None = None) -> None:
         base = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
