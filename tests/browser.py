@@ -33,13 +33,21 @@ class Opened:
 
     def numbers(self, table: str, column: str) -> list[float | None]:
         """What a table shows in a column of numbers, in full precision."""
-        heads = self.page.locator(f'[data-table="{table}"] th').all_inner_texts()
-        at = next(i for i, head in enumerate(heads) if head.rstrip(" ▲▼") == column)
-        cells = self.page.locator(f'[data-table="{table}"] tbody tr td:nth-child({at + 1})').all()
+        cells = self._cells(table, column)
         return [float(value) if (value := c.get_attribute("data-value")) else None for c in cells]
 
-    def texts(self, table: str, column: int) -> list[str]:
-        return self.page.locator(f'[data-table="{table}"] tbody tr td:nth-child({column + 1})').all_inner_texts()
+    def texts(self, table: str, column: str) -> list[str]:
+        """What a table shows in a column of text."""
+        return [cell.inner_text().removeprefix(f"{column} ") for cell in self._cells(table, column)]
+
+    def _cells(self, table: str, column: str) -> list[Any]:
+        """The cells of a column. One that is the same in all rows stands above the table, once."""
+        place = f'[data-table="{table}"]'
+        heads = [head.rstrip(" ▲▼") for head in self.page.locator(f"{place} th").all_inner_texts()]
+        if column in heads:
+            return self.page.locator(f"{place} tbody tr td:nth-child({heads.index(column) + 1})").all()
+        (same,) = self.page.locator(f'{place} [data-same="{column}"]').all()
+        return [same] * self.page.locator(f"{place} tbody tr").count()
 
     def marks(self, chart: str) -> list[tuple[float, float]]:
         """The points that a chart draws, in its units."""

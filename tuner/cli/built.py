@@ -194,7 +194,7 @@ def worst(manifest: Manifest) -> float:
 
 def choice_table(manifest: Manifest) -> Table:
     """Return a table with one row per operator: its kernel, where that is known from, and the kernel's own error."""
-    from tuner.report.tables import clipped, describe, microseconds, short_config
+    from tuner.report.text import clipped, describe, microseconds, short_config
 
     table = Table(box=None, title="Operators", title_justify="left")
     for title in ("operator", "computes", "template", "known from", "us", "error"):

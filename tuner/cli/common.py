@@ -21,9 +21,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
 
 from tuner.cli.completion import DEVICE_USAGES, DEVICES, SEARCHERS, VENDORS, one_of, several_of
-from tuner.cli.terminal import console
+from tuner.cli.terminal import console, fitted
 from tuner.errors import BadInput, choices
 
 if TYPE_CHECKING:
@@ -202,6 +204,12 @@ class Output:
         shown_on = self._remarks if self.as_json else self._console
         if isinstance(what, str):
             shown_on.print(what, highlight=False, soft_wrap=True)
+        elif isinstance(what, Table) and shown_on.is_terminal:
+            table, left_out = fitted(what, shown_on.width)
+            shown_on.print(table)
+            if left_out:
+                advice = "a wider terminal, a file and --json have them"
+                shown_on.print(Text(f"left out: {', '.join(left_out)}; {advice}", style="dim"))
         else:
             shown_on.print(what)
 

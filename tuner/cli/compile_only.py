@@ -77,7 +77,7 @@ def compile_all(
     from tuner.devices.profiles import profile_named
     from tuner.measure.offline import OfflineOptions, OfflineRunner
     from tuner.report.offline import compile_summary, compile_table, rejections
-    from tuner.report.tables import describe
+    from tuner.report.text import describe
     from tuner.session import check_templates
     from tuner.session.compile_check import CONFIGS, CompileOptions, TaskCheck, compile_tasks, verdicts
 

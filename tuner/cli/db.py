@@ -35,7 +35,7 @@ from tuner.cli.remeasure import Request, exit_of, verify_by_measuring
 from tuner.errors import BadInput, VerificationFailed
 from tuning_db import logs
 from tuning_db.errors import DatabaseError
-from tuning_db.record import Trial, Workload
+from tuning_db.record import Trial
 from tuning_db.rows import from_record
 
 if TYPE_CHECKING:
@@ -81,21 +81,23 @@ def best(
     as_json: JsonOption = False,
 ) -> None:
     """Show the best config of each workload on each device."""
+    from tuner.report.text import describe, microseconds
     from tuning_db.store import open_db
     from tuning_db.trial_flags import identity
 
     with Output(as_json) as out, open_db(db, read_only=True) as store:
         found = all_best(store, op, tolerance)
         table = Table(box=None)
-        for title in ("name", "workload", "device", "config", "ms", "error"):
-            table.add_column(title, justify="right" if title in ("ms", "error") else "left")
+        for title in ("name", "us", "workload", "template", "error", "device", "knobs"):
+            right = title in ("us", "error")
+            fixed = {"justify": "right"} if right else {"no_wrap": True} if title in ("name", "template") else {}
+            table.add_column(title, overflow="fold", **fixed)
         for trial in found:
             knobs = " ".join(f"{name}={_text(value)}" for name, value in trial.config.knobs.items())
             device = f"{trial.device.kind} {trial.device.model} {_attrs(trial.device.attrs)}".strip()
-            milliseconds = f"{trial.seconds * 1e3:.4g}"
-            config = f"{trial.config.template} {knobs}".strip()
-            error = f"{trial.error:.1e}"
-            table.add_row(identity(trial), _described(trial.workload), device, config, milliseconds, error)
+            what, template = f"{trial.workload.op} {describe(trial.workload)}", trial.config.template
+            seconds, error = microseconds(trial.seconds), f"{trial.error:.1e}"
+            table.add_row(identity(trial), seconds, what, template, error, device, knobs)
         out.show(table)
         out.result({"best": [_as_dict(trial) for trial in found]})
 
@@ -133,10 +135,6 @@ def _text(value: Any) -> str:
 
 def _attrs(attrs: Any) -> str:
     return " ".join(f"{name}={_text(value)}" for name, value in attrs.items())
-
-
-def _described(workload: Workload) -> str:
-    return " ".join([workload.op, _attrs(workload.attrs), *(f"+{token}" for token in workload.epilogue)])
 
 
 @app.command("import", epilog=examples("tune db import trials.jsonl.xz", "tune db import autotvm.log --db team.db"))

@@ -37,6 +37,8 @@ def command(
     as_json: JsonOption = False,
 ) -> None:
     """Tune, build, verify and compare a real network: under six minutes on two cores."""
+    from tuner.report.text import times_text
+
     started = time.perf_counter()
     seconds = seconds_of(minutes)
     check_parent_writable(folder / network if folder.is_dir() else folder)
@@ -52,7 +54,7 @@ def command(
         comparison = compare(BenchRequest(module, _installed(), model, rounds=ROUNDS, seed=seed), out)
         show(comparison, out)
         before = "; ".join(
-            f"{peer.seconds * 1e3:.1f} ms with {peer.version} ({comparison.times_better(peer):.2f} times better)"
+            f"{peer.seconds * 1e3:.1f} ms with {peer.version} ({times_text(comparison.times_better(peer))})"
             for peer in comparison.peers
         )
         out.show(f"{network}: {comparison.ours.seconds * 1e3:.1f} ms tuned, {before}")

@@ -125,7 +125,7 @@ def _asked(store: Store, text: str, on: Device, *, option: str | None, out: Outp
 
 def _list(asked: Mapping[str, Workload], choices: Sequence[Choice], on: Device, out: Output) -> None:
     """List several workloads, the slowest first."""
-    from tuner.report.tables import clipped, microseconds
+    from tuner.report.text import clipped, microseconds
 
     order = sorted(zip(asked.items(), choices, strict=True), key=lambda entry: -(entry[1].seconds or 0.0))
     table = Table(box=None, title=f"{len(order)} workloads on {on.title}", title_justify="left")
@@ -148,7 +148,7 @@ def _list(asked: Mapping[str, Workload], choices: Sequence[Choice], on: Device, 
 
 def _how(names: Iterable[str]) -> str:
     """Return a hint that shows how to name one of several workloads."""
-    from tuner.report.tables import clipped
+    from tuner.report.text import clipped
 
     return f"name one in full: tune explain {shlex.quote(clipped(next(iter(names))))}"
 
@@ -178,7 +178,7 @@ def _device(name: str, threads: int | None, target: str | None, out: Output) -> 
 
 def _show(found: Explanation, on: Device, out: Output) -> None:
     from tuner.report.page.names import knobs_text
-    from tuner.report.tables import microseconds
+    from tuner.report.text import microseconds
 
     choice = found.choice
     assert choice.config is not None
@@ -205,19 +205,19 @@ def _show(found: Explanation, on: Device, out: Output) -> None:
 
 def _counts(found: Explanation) -> str:
     from tuner.precision import INT8, precision_of
-    from tuner.report.tables import rate_unit
+    from tuner.report.text import number, rate_unit
 
     seconds = found.choice.seconds if found.choice.source == "device" else None
     counted, rates = [], []
     precision = precision_of(found.workload.dtype)
     if found.flop is not None:
         operations = "MFLOP" if precision != INT8 else "million operations on integers"
-        counted.append(f"{found.flop / 1e6:.4g} {operations} by the direct algorithm")
-        rates += [f"{found.flop / seconds / 1e9:.4g} {rate_unit(precision)}"] if seconds else []
+        counted.append(f"{number(found.flop / 1e6)} {operations} by the direct algorithm")
+        rates += [f"{number(found.flop / seconds / 1e9)} {rate_unit(precision)}"] if seconds else []
     if found.bytes is not None:
-        size = f"{found.bytes / 1e6:.4g} MB" if found.bytes >= 1e4 else f"{found.bytes:.0f} bytes"
+        size = f"{number(found.bytes / 1e6)} MB" if found.bytes >= 1e4 else f"{found.bytes:.0f} bytes"
         counted.append(f"{size} to move at least")
-        rates += [f"{found.bytes / seconds / 1e9:.4g} GB/s"] if seconds else []
+        rates += [f"{number(found.bytes / seconds / 1e9)} GB/s"] if seconds else []
     text = ", ".join(counted) + (f": {', '.join(rates)}" if rates else "")
     if found.flop is None:
         text += ("; " if text else "") + f"operations of {found.workload.op} are not counted: it is not about them"

@@ -115,13 +115,15 @@ def chosen_variants(choice: Choice) -> list[Variant]:
 
 def latency_table(choice: Choice, latencies: Latencies) -> Table:
     """Return a table of the networks that were timed: their quality, and their latency."""
+    from tuner.report.text import milliseconds
+
     table = Table("operators kept in float", "multiply-adds in int8", "SQNR, dB", "ms", "times faster than float32")
-    table.add_row("all", "-", "-", f"{latencies.float_seconds * 1e3:.4g}", "1.00")
+    table.add_row("all", "-", "-", milliseconds(latencies.float_seconds), "1.00")
     for variant in reversed(choice.variants):
         if (seconds := latencies.of(variant)) is not None:
             count = f"{variant.in_float}{' (written)' if variant == choice.chosen else ''}"
             faster = f"{latencies.float_seconds / seconds:.2f}"
-            table.add_row(count, f"{variant.share:.1%}", f"{variant.quality.sqnr:.1f}", f"{seconds * 1e3:.4g}", faster)
+            table.add_row(count, f"{variant.share:.1%}", f"{variant.quality.sqnr:.1f}", milliseconds(seconds), faster)
     return table
 
 

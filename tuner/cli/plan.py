@@ -128,7 +128,7 @@ def planned(
 
 
 def _show(result: dict[str, Any], out: Output) -> None:
-    from tuner.report.tables import clipped
+    from tuner.report.text import clipped
 
     table = Table(box=None, title="Plan", title_justify="left")
     for title in ("step", "computes", "device", "layout", "us", "known from"):

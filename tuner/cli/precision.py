@@ -130,7 +130,7 @@ def time_conversions(device: str, threads: int | None, db: str, out: Output) -> 
 
 def precision_table(found: Iterable[Precision]) -> Table:
     """Return a table that says for each operator which precision it got, and why."""
-    from tuner.report.tables import clipped, microseconds
+    from tuner.report.text import clipped, microseconds
 
     table = Table(box=None, title="Precisions", title_justify="left")
     for title in ("operator", "computed in", "us int8", "us float32", "us conversions", "known from", "why"):

@@ -49,7 +49,7 @@ class ProgressDisplay:
 
 
 def _facts(progress: Progress) -> dict[str, str]:
-    from tuner.report.tables import describe, failures_text, microseconds
+    from tuner.report.text import describe, failures_text, microseconds
 
     task = progress.task
     speed = "" if progress.gflops is None else f", {progress.gflops:.0f} GF/s"

@@ -85,7 +85,7 @@ def _known(store: Store) -> str:
 
 
 def _line(record: Remeasured, factor: float) -> str:
-    from tuner.report.tables import describe, microseconds
+    from tuner.report.text import describe, microseconds
 
     workload, failure = record.stored.workload, record.now.failure
     name = f"{workload.op} {describe(workload)} by {record.stored.config.template}"

@@ -99,7 +99,7 @@ def _opened(module: Path, device: str | None, out: Output) -> Iterator[Module | 
 def _drawn(loaded: Module | BoardNetwork, out: Output) -> dict[str, np.ndarray]:
     """Return random inputs, and say so."""
     from tuner.module import random_inputs
-    from tuner.report.tables import clipped
+    from tuner.report.text import clipped
 
     tensors = loaded.manifest.inputs
     shapes = ", ".join(f"{clipped(t.name)} {'x'.join(map(str, t.shape))} {t.dtype}" for t in tensors)
@@ -118,7 +118,7 @@ def _run(loaded: Module | BoardNetwork, inputs: dict[str, np.ndarray]) -> tuple[
 
 
 def _show(outputs: dict[str, np.ndarray], out: Output) -> None:
-    from tuner.report.tables import clipped
+    from tuner.report.text import clipped
 
     table = Table(box=None)
     for title in ("output", "shape", "dtype", "min", "mean", "max"):

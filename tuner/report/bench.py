@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 ROUNDS = 10
 BLOCK_SECONDS = 0.4
 _MOST_CALLS = 1_000_000  # in a block
+_PERCENTILES = (50, 90, 99)
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,8 @@ class Measured:
 
     - `blocks` has the median seconds per run of each block.
     - `runs` is the number of runs in all blocks.
+    - `percentiles` has the seconds that so many of 100 runs, of all blocks together, need at most: 50, 90 and 99. It is
+      empty on a board, which does not tell each run's time.
     - `error` is the largest absolute difference between our outputs and the contender's, divided by the largest
       absolute value of the contender's. It is None for our own module.
     - `peak_bytes` is the most memory that the contender's whole process had: Python and all libraries are in it. It is
@@ -55,7 +58,26 @@ class Measured:
     blocks: tuple[float, ...]
     runs: int
     peak_bytes: int | None
+    percentiles: Mapping[int, float]
     error: float | None = None
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        version: str,
+        blocks: Sequence[Sequence[float]],
+        *,
+        runs: int | None = None,
+        peak_bytes: int | None = None,
+        error: float | None = None,
+    ) -> Measured:
+        """Return what the seconds per run of each block say. `runs` is given where each of them is the mean of several
+        runs."""
+        times = [seconds for block in blocks for seconds in block]
+        percentiles = {} if runs else dict(zip(_PERCENTILES, np.percentile(times, _PERCENTILES).tolist(), strict=True))
+        medians = tuple(median(block) for block in blocks)
+        return cls(name, version, medians, runs or len(times), peak_bytes, percentiles, error)
 
     @property
     def seconds(self) -> float:
@@ -75,6 +97,7 @@ class Measured:
             "block_seconds": list(self.blocks),
             "steadiness": self.steadiness,
             "runs": self.runs,
+            "percentile_seconds": {str(each): seconds for each, seconds in self.percentiles.items()},
             "relative_error": self.error,
             "process_peak_bytes": self.peak_bytes,
         }
@@ -212,9 +235,9 @@ def time_on_board(
     for number in range(options.rounds):
         progress(f"round {number + 1} of {options.rounds}")
         times, calls = network.times(inputs, timing)
-        blocks.append(median(times))
+        blocks.append(times)
         runs += calls
-    ours = Measured(OURS, f"edgetune {version('edgetune')}", tuple(blocks), runs, None)
+    ours = Measured.of(OURS, f"edgetune {version('edgetune')}", blocks, runs=runs)
     return Comparison(ours, (), options.threads, options.cpus, {}, None)
 
 
@@ -227,8 +250,7 @@ def _measured(
     name: str, contender: Contender, blocks: Sequence[Sequence[float]], *, folder: Path, manifest: Manifest
 ) -> Measured:
     error = None if name == OURS else _relative_error(folder / f"{OURS}.npz", folder / f"{name}.npz", manifest)
-    medians = tuple(median(block) for block in blocks)
-    return Measured(name, contender.version, medians, sum(map(len, blocks)), contender.peak_bytes, error=error)
+    return Measured.of(name, contender.version, blocks, peak_bytes=contender.peak_bytes, error=error)
 
 
 def _relative_error(ours: Path, theirs: Path, manifest: Manifest) -> float:

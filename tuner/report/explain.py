@@ -20,7 +20,7 @@ from tuner.graph.layout.choice import Choice, choose
 from tuner.measure.offline import Compiler
 from tuner.report.hot_loop import Loop, in_assembly, in_source
 from tuner.report.page.names import distinct_texts, flop_or_none, workload_text
-from tuner.report.tables import clipped
+from tuner.report.text import clipped
 from tuner.session import Task
 from tuner.session.task import TaskState
 from tuner.session.task_trials import is_current

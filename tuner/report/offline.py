@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from tuner.measure.offline import CandidateReport, KernelReport, Resources, Verdict
-from tuner.report.tables import describe, failures_text
+from tuner.report.text import describe, failures_text
 from tuner.session.compile_check import CompileReport, verdicts
 
 _FIGURES = ("kernel", "items", "registers", "spilled", "private", "local")

@@ -6,66 +6,23 @@ module's time goes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from rich.table import Table
 
 from tuner.module import Sizes
-from tuner.precision import INT8
 from tuner.report.bench import Comparison, Measured
 from tuner.report.operators import Call, Profile
+from tuner.report.text import (
+    clipped,
+    describe,
+    failures_text,
+    mebibytes,
+    microseconds,
+    milliseconds,
+    rate_unit,
+    short_config,
+    times_text,
+)
 from tuner.session import SessionReport, TaskReport
-from tuning_db.record import Config, Workload
-
-
-def describe(workload: Workload) -> str:
-    """Return a short text for a workload, such as "64x56x56 -> 64, 3x3/1 +bias +relu"."""
-    dtype = [] if workload.dtype == "float32" else [workload.dtype]
-    epilogue = (f"+{token.partition(':')[0]}" for token in workload.epilogue)
-    return " ".join([_describe_anchor(workload), *epilogue, *dtype])
-
-
-def _describe_anchor(workload: Workload) -> str:
-    a = workload.attrs
-    if workload.op == "conv2d":
-        batch = f"{a['batch']}x" if a["batch"] != 1 else ""
-        kernel = f"{_by(a['kernel'])}/{a['strides'][0] if len(set(a['strides'])) == 1 else _by(a['strides'])}"
-        groups = "" if a["groups"] == 1 else " depthwise" if a["groups"] == a["in_channels"] else f" in {a['groups']}"
-        dilation = "" if set(a["dilation"]) == {1} else f" dilated {_by(a['dilation'])}"
-        data = f"{batch}{a['in_channels']}x{a['height']}x{a['width']}"
-        return f"{data} -> {a['out_channels']}, {kernel}{groups}{dilation}"
-    if workload.op == "dense":
-        return f"{a['rows']}x{a['in_features']} -> {a['out_features']}"
-    return " ".join(name if value is True else f"{name}={value}" for name, value in a.items() if value is not False)
-
-
-def _by(values: tuple[int, ...]) -> str:
-    return "x".join(map(str, values))
-
-
-def clipped(name: str, most: int = 100) -> str:
-    """Shorten a name from a model for a table's cell. Files have the names in full."""
-    return name if len(name) <= most else f"{name[:most]}... ({len(name):,} characters)"
-
-
-def milliseconds(seconds: float | None) -> str:
-    """Return seconds as milliseconds with four significant digits, or "-" for None."""
-    return "-" if seconds is None else f"{seconds * 1e3:.4g}"
-
-
-def microseconds(seconds: float | None) -> str:
-    """Return seconds as microseconds with four significant digits, or "-" for None."""
-    return "-" if seconds is None else f"{seconds * 1e6:.4g}"
-
-
-def mebibytes(size: int | None) -> str:
-    """Return a number of bytes as MiB with three significant digits, or "-" for None."""
-    return "-" if size is None else f"{size / 2**20:.3g}"
-
-
-def rate_unit(precision: str) -> str:
-    """Return the unit of a kernel's speed, which is given in billions of operations a second."""
-    return "Gop/s" if precision == INT8 else "GF/s"
 
 
 def sizes_text(sizes: Sizes) -> str:
@@ -75,16 +32,6 @@ def sizes_text(sizes: Sizes) -> str:
         return text
     more, peak = mebibytes(sizes.inference), mebibytes(sizes.peak)
     return f"{text}, in an inference {more} MiB more: with the weights {peak} MiB at its peak"
-
-
-def failures_text(failures: Mapping[str, int]) -> str:
-    """Return counts of failures by kind, such as "3 compile, 1 run", or "-" if there are none."""
-    return ", ".join(f"{count} {kind}" for kind, count in failures.items()) or "-"
-
-
-def short_config(config: Config | None) -> str:
-    """Return the name of a config's template without its device, or "-" for None."""
-    return "-" if config is None else config.template.partition(".")[2] or config.template
 
 
 def task_table(report: SessionReport) -> Table:
@@ -139,7 +86,7 @@ def session_summary(report: SessionReport) -> str:
         gain = report.first_seconds / report.best_seconds
         lines.append(
             f"all operators together: {milliseconds(report.first_seconds)} ms with the templates' first configs, "
-            f"{milliseconds(report.best_seconds)} ms tuned ({gain:.2f} times better)"
+            f"{milliseconds(report.best_seconds)} ms tuned ({times_text(gain)})"
         )
     return "\n".join(lines)
 
@@ -151,24 +98,24 @@ def comparison_table(comparison: Comparison) -> Table:
         box=None,
         title=f"Latency, {threads}, alternating",
         title_justify="left",
-        caption="peak MiB: the most memory of a contender's whole process, with Python and all of its libraries",
+        caption="p90, p99: milliseconds that 90 and 99 of 100 runs need at most. peak MiB: the most memory of a "
+        "contender's whole process, with Python and all of its libraries. ours/peer: below 1 ours is faster",
         caption_justify="left",
     )
     table.add_column("")
-    for title in ("median ms", "slowest block", "runs", "peak MiB", "times better", "ours/peer", "difference"):
+    for title in ("median ms", "p90", "p99", "runs", "peak MiB", "ours/peer", "difference"):
         table.add_column(title, justify="right", no_wrap=True)
-    table.add_row(*_contender_cells(comparison.ours), "", "", "")
+    table.add_row(*_contender_cells(comparison.ours), "", "")
     for peer in comparison.peers:
-        better = comparison.times_better(peer)
         error = "-" if peer.error is None else f"{peer.error:.1e}"
-        table.add_row(*_contender_cells(peer), f"{better:.2f}", f"{1 / better:.3f}", error)
+        table.add_row(*_contender_cells(peer), f"{1 / comparison.times_better(peer):.2f}", error)
     return table
 
 
 def _contender_cells(measured: Measured) -> tuple[str, ...]:
-    steady = f"{measured.steadiness:.2f}x"
     peak = "-" if measured.peak_bytes is None else f"{measured.peak_bytes / 2**20:.0f}"
-    return measured.version, milliseconds(measured.seconds), steady, str(measured.runs), peak
+    percentiles = (milliseconds(measured.percentiles.get(each)) for each in (90, 99))
+    return measured.version, milliseconds(measured.seconds), *percentiles, str(measured.runs), peak
 
 
 def operator_table(profile: Profile, most: int = 25) -> Table:

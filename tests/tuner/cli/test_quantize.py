@@ -23,6 +23,7 @@ from tests.tuner.quantization.networks import classifier, samples
 from tuner.cli.mixtures import chosen_variants
 from tuner.quantization import Choice, Quality, Variant
 from tuner.report.page import render_quantised
+from tuner.report.text import milliseconds
 
 BOUND = 20  # decibels, which the network keeps with one operator in float
 
@@ -102,7 +103,7 @@ def test_latency_is_measured_of_float_and_of_integers(folder: Path) -> None:
     assert "1 thread" in found["timed_on"]
     assert "0 of the 2 operators of these networks have a config that was measured there" in " ".join(done.err.split())
     (row,) = (line for line in done.err.splitlines() if "0 (written)" in line)
-    assert f"{variant['seconds'] * 1e3:.4g}" in row
+    assert milliseconds(variant["seconds"]) in row
     assert f"{found['float']['seconds'] / variant['seconds']:.2f}" in row
     assert (folder / "timed.html").read_text().count('"timed_on"') == 1
 
@@ -185,7 +186,7 @@ def test_the_page_plots_quality_against_integers(folder: Path, quantized: Done, 
         for chart in ("sqnr", "top1"):
             wanted = [(100 * v["share"], v["quality"][chart]) for v in shown]
             np.testing.assert_allclose(page.marks(chart), wanted)
-        assert page.texts("operators", 0)[0] == "/conv_12/Conv"
+        assert page.texts("operators", "operator")[0] == "/conv_12/Conv"
         alone = [row["sqnr_alone"] for row in found["operators"] if row["sqnr_alone"] is not None]
         assert page.numbers("operators", "SQNR alone, dB")[: len(alone)] == sorted(alone)
         assert page.serious_faults() == []
@@ -226,4 +227,4 @@ def test_names_of_a_model_are_shown_as_text(folder: Path, quantized: Done) -> No
     (folder / "harm.html").write_text(render_quantised(json.loads(json.dumps(data))))
     with opened((folder / "harm.html").as_uri()) as page:
         assert page.page.evaluate("window.harmed") is None
-        assert page.texts("operators", 0)[0] == harm
+        assert page.texts("operators", "operator")[0] == harm

@@ -58,6 +58,8 @@ def test_ratios_follow_from_the_blocks(comparison):
         assert len(measured.blocks) == 2
         assert measured.seconds == median(measured.blocks)
         assert measured.steadiness == max(measured.blocks) / measured.seconds >= 1
+        half, most, nearly_all = (measured.percentiles[each] for each in (50, 90, 99))
+        assert 0 < half <= most <= nearly_all
     assert comparison.times_better(peer) == peer.seconds / comparison.ours.seconds
     said = comparison.as_dict()
     assert said["peers"][0]["times_better"] * said["peers"][0]["latency_ratio"] == pytest.approx(1)

@@ -88,18 +88,18 @@ def test_its_numbers_are_the_databases_and_follow_it(store: Store, untuned: Path
             assert dict(bars) == dict(store.stats().failures_by_kind)
         kinds = page.page.eval_on_selector_all("[data-node]", "nodes => nodes.map(n => n.dataset.kind)")
         assert kinds.count("input") == kinds.count("output") == 1
-        assert len(page.texts("layers-0", 0)) == kinds.count("kernel")
+        assert len(page.texts("layers-0", "layer")) == kinds.count("kernel")
         assert page.complaints == []
 
 
 def test_filters_stay_while_it_follows(store: Store):
     with served(store) as link, opened(link) as page:
         page.page.fill("#filter-text", "3x3")
-        chosen = page.texts("tasks", 0)
+        chosen = page.texts("tasks", "task")
         assert 0 < len(chosen) < 3
         assert page.page.locator("#curve-task option").count() == len(chosen)
         _follow(page, lambda: store.add(_faster(store)))
-        assert page.texts("tasks", 0) == chosen
+        assert page.texts("tasks", "task") == chosen
         assert page.page.input_value("#filter-text") == "3x3"
         failed = page.numbers("tasks", "failures")
         assert sum(filter(None, page.numbers("failure-kinds", "trials"))) == sum(filter(None, failed)) > 0

@@ -16,6 +16,7 @@ from typing import Any
 
 from tuner.report.page import sections
 from tuner.report.page.context import Context
+from tuner.report.page.networks import tasks_of
 from tuner.report.page.scan import scan
 from tuning_db.store import Store
 
@@ -33,7 +34,8 @@ def collect(
     `benches` are what `tune bench --json` printed. `roofs` has what `devices.roof.roof_of` measured, by the `key` of
     the DeviceKey. Raises DatabaseError if the store cannot be read, BadInput if a module cannot.
     """
-    context = Context(store, scan(store), modules, benches, roofs or {})
+    networks = {str(folder): tasks_of(folder) for folder in modules}
+    context = Context(store, scan(store, networks), modules, benches, roofs or {})
     data = {
         "format": FORMAT,
         "made": datetime.now(UTC).timestamp(),

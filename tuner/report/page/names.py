@@ -9,7 +9,7 @@ from typing import Any
 
 from board_agent.parsing import parse_json
 from templates.workloads import STRANGE, flop_of
-from tuner.report.tables import describe
+from tuner.report.text import describe
 from tuning_db.record import DeviceKey, Workload
 
 

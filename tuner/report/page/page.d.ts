@@ -10,6 +10,7 @@ interface Data {
   database: string;
   devices: Device[];
   tasks: TaskRecord[];
+  falls: Fall[];
   curves: Curve[];
   failures: Failure[];
   knobs: KnobView[];
@@ -96,6 +97,13 @@ interface Best {
   marked: boolean;
   condition: string;
   searcher: string;
+}
+
+/** How the time of operators together has fallen: seconds of tuning, and seconds of an inference. */
+interface Fall {
+  name: string;
+  device: number;
+  points: [number, number][];
 }
 
 interface Curve {
@@ -233,7 +241,16 @@ interface Profile {
 
 interface Bench {
   threads: number;
-  contenders: { name: string; version: string; median_seconds: number; process_peak_bytes: number | null }[];
+  contenders: Contender[];
+}
+
+interface Contender {
+  name: string;
+  version: string;
+  median_seconds: number;
+  /** By "50", "90" and "99"; empty where single runs are not known. */
+  percentile_seconds: Record<string, number>;
+  process_peak_bytes: number | null;
 }
 
 interface FlowNode {
@@ -300,13 +317,14 @@ type Attributes = Record<string, string | number | boolean | null | undefined | 
 
 /**
  * A column of a table. `get` returns what is sorted and exported, and shown if there is no `text`. A column of numbers
- * is aligned to the right, and sorted with the largest first.
+ * is aligned to the right, and sorted with the largest first. A text that is long is folded if the column `opens`.
  */
 interface Column<Row> {
   title: string;
   number?: boolean;
   get(row: Row): Value;
   text?(row: Row): Value;
+  opens?: boolean;
 }
 
 /** A row of bars. */

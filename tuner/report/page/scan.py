@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Row, func, select
 
+from tuner.report.page.networks import Task
 from tuning_db import schema
 from tuning_db.errors import DatabaseError
 from tuning_db.keys import Keys
@@ -33,6 +34,8 @@ SAMPLES = 40_000  # most such trials of all tasks and templates together, as lon
 LEAST = 24  # trials of one task and template that are read in any case
 MOST_REPEATED = 2000  # repeated measurements shown of one device
 BINS = 120  # equal parts of the time that a device's trials span
+ALL = ""  # the name of all tasks together, in `Pass.progress`
+PAUSE = 120.0  # seconds: where trials are farther apart, nothing was tuned in between
 
 Pair = tuple[int, int]  # ids of a workload and a device
 
@@ -59,6 +62,15 @@ class Curve:
 
 
 @dataclass
+class Progress:
+    """How some tasks of a device were tuned. `active` is the seconds that were spent on them, without pauses. `steps`
+    has at which of them a task's best was found, and its seconds a call."""
+
+    active: float = 0.0
+    steps: list[tuple[float, Pair, float]] = field(default_factory=list)
+
+
+@dataclass
 class Pass:
     """The results of one pass. Keys are ids of rows. Times are in seconds, moments in microseconds since 1970."""
 
@@ -80,10 +92,14 @@ class Pass:
     samples: dict[tuple[Pair, str], list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
     succeeded: Counter[tuple[Pair, str]] = field(default_factory=Counter)  # of each task and template
     pieces: dict[Pair, float] = field(default_factory=dict)  # seconds of the latest measurement
+    progress: dict[tuple[str, int], Progress] = field(default_factory=dict)  # by network, or ALL, and device
 
 
-def scan(store: Store) -> Pass:
-    """Read all trials of a store once and return the results. Raises DatabaseError if the store cannot be read."""
+def scan(store: Store, networks: Mapping[str, Collection[Task]] | None = None) -> Pass:
+    """Read all trials of a store once and return the results, with the progress of these networks by their tasks.
+
+    Raises DatabaseError if the store cannot be read.
+    """
     with store.reading() as connection:
         decode = Keys()
         w, d = schema.workloads, schema.devices
@@ -92,7 +108,7 @@ def scan(store: Store) -> Pass:
             _readable(connection, select(d.c.id, d.c.key), decode.device),
         )
         repeated = _counted(connection, found)
-        _Reader(found, repeated, _sample_size(connection)).read(connection)
+        _Reader(found, repeated, _sample_size(connection), networks or {}).read(connection)
     return found
 
 
@@ -138,10 +154,13 @@ def _sample_size(connection: Connection) -> int:
 
 
 class _Reader:
-    def __init__(self, found: Pass, repeated: set[int], sample: int) -> None:
-        self._found, self._repeated, self._sample = found, repeated, sample
+    def __init__(self, found: Pass, repeated: set[int], sample: int, networks: Mapping[str, Collection[Task]]) -> None:
+        self._found, self._repeated, self._sample, self._networks = found, repeated, sample, networks
         self._tolerances = {i: tolerance_of(w.dtype) for i, w in found.workloads.items()}
         self._known: dict[tuple[Pair, int], float] = {}
+        self._bests: dict[Pair, float] = {}
+        self._of: dict[Pair, list[str]] = {}
+        self._latest: dict[int, int] = {}  # the moment of each device's latest trial
         self._examples = 0  # how many were kept beyond EXAMPLES
 
     def read(self, connection: Connection) -> None:
@@ -172,6 +191,7 @@ class _Reader:
         right = row.seconds is not None and row.error is not None and row.error <= self._tolerances[row.workload_id]
         seconds = row.seconds if right else float("inf")
         found.curves[pair, row.searcher or "", row.seed].add(at, seconds)
+        self._progressed(row.created, pair, seconds)
         if row.seconds is None:
             return
         found.first.setdefault(pair, row.seconds)
@@ -180,6 +200,27 @@ class _Reader:
             known = self._known.setdefault((pair, row.config_digest), row.seconds)
             if known != row.seconds:
                 found.repeats[row.device_id].append((row.created, row.seconds / known, bool(row.throttled)))
+
+    def _progressed(self, moment: int, pair: Pair, seconds: float) -> None:
+        """Count the time since the device's latest trial, and keep the seconds if they are the task's best so far."""
+        device = pair[1]
+        since = (moment - self._latest.get(device, moment)) / 1e6
+        self._latest[device] = moment
+        better = seconds < self._bests.get(pair, float("inf"))
+        if better:
+            self._bests[pair] = seconds
+        for network in self._networks_of(pair):
+            progress = self._found.progress.setdefault((network, device), Progress())
+            progress.active += since if since <= PAUSE else 0.0
+            if better:
+                progress.steps.append((progress.active, pair, seconds))
+
+    def _networks_of(self, pair: Pair) -> list[str]:
+        """Return the names of the networks that have a task, and that of all tasks."""
+        if pair not in self._of:
+            task = self._found.workloads[pair[0]].key, self._found.devices[pair[1]].key
+            self._of[pair] = [ALL, *(name for name, tasks in self._networks.items() if task in tasks)]
+        return self._of[pair]
 
     def _failed(self, ident: int, pair: Pair, kind: str, template: str) -> None:
         found = self._found

@@ -6,6 +6,7 @@ import math
 import random
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -207,3 +208,26 @@ def test_long_messages_are_cut_and_their_length_told(tmp_path):
     message = failure["examples"][0]["message"]
     assert message.endswith("(10,000 characters)")
     assert len(message) < 5000
+
+
+def test_the_time_of_all_tasks_falls_from_their_first_configs_to_their_best(tmp_path: Path) -> None:
+    """A pause of hours counts nothing, and neither does what is wrong."""
+    other = replace(made.CONV, epilogue=())
+    trials = [
+        made.trial(1, 4e-3),
+        made.trial(2, 3e-3, minute=1),
+        made.trial(3, 1e-6, error=0.5, minute=1.5),
+        made.trial(1, 5e-3, minute=400, workload=other),
+        made.trial(2, 1e-3, minute=401, workload=other),
+        made.trial(3, 9e-3, minute=402, workload=other),
+    ]
+    with open_db(tmp_path / "t.db") as store:
+        store.add_many(trials)
+        (fall,) = collect(store)["falls"]
+    assert fall["name"] == "all tasks, each once"
+    assert fall["points"] == [
+        (0.0, pytest.approx(9e-3)),
+        (60.0, pytest.approx(8e-3)),
+        (150.0, pytest.approx(4e-3)),
+        (210.0, pytest.approx(4e-3)),
+    ]

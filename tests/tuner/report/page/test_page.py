@@ -141,7 +141,7 @@ def test_layers_of_a_module_stand_beside_their_peers_and_the_graph_has_its_copie
     keys = [DeviceKey.from_dict(d["key"]) for d in manifest["devices"]]
     with open_db(reported.folder / "t.db", read_only=True) as store, opened(reported.address) as page:
         assert page.numbers("layers-0", "time") == [o["seconds"] for o in manifest["operators"]]
-        assert [page.texts("layers-0", 5)[i] for i in range(len(manifest["operators"]))] == [
+        assert [page.texts("layers-0", "device")[i] for i in range(len(manifest["operators"]))] == [
             manifest["devices"][o["device"]]["name"] for o in manifest["operators"]
         ]
         rivals = []
@@ -190,7 +190,7 @@ def test_filters_choose_tasks_everywhere(reported: Reported):
         assert sum(filter(None, page.numbers("failure-kinds", "trials"))) == failed.total()
         everything = page.numbers("tasks", "trials")
         page.page.select_option("#filter-op", "dense")
-        dense = page.texts("tasks", 0)
+        dense = page.texts("tasks", "task")
         assert dense
         assert all(text.startswith("dense") for text in dense)
         assert page.page.locator("#curve-task option").count() == len(dense)
@@ -198,16 +198,16 @@ def test_filters_choose_tasks_everywhere(reported: Reported):
         assert {"dense" in text for text in page.page.locator("#failures summary").all_inner_texts()} == {True}
         page.page.select_option("#filter-op", "")
         page.page.select_option("#filter-device", "1")
-        assert len(set(page.texts("tasks", 1))) == 1
+        assert len(set(page.texts("tasks", "device"))) == 1
         assert page.page.locator('[data-chart="roofline-0"]').count() == 0
         page.page.select_option("#filter-device", "")
         page.page.fill("#filter-text", "NO SUCH TASK")
-        assert page.texts("tasks", 0) == []
+        assert page.texts("tasks", "task") == []
         assert page.page.locator("#failures").inner_text().endswith("No trial that the filters leave failed.")
         page.page.fill("#filter-text", "")
         assert page.numbers("tasks", "trials") == everything
         page.page.fill("#filter-of-tasks", "dense")
-        assert page.texts("tasks", 0) == dense
+        assert page.texts("tasks", "task") == dense
 
 
 def test_tables_sort_and_what_is_exported_is_what_is_there(reported: Reported, tmp_path: Path):
@@ -348,7 +348,7 @@ def test_integers_stand_under_a_roof_of_their_own(tmp_path: Path):
         data = collect(store, roofs=roofs)
         (tmp_path / "page.html").write_text(render(data), encoding="utf-8")
     with opened((tmp_path / "page.html").as_uri()) as page:
-        assert sorted(page.texts("tasks", 2)) == ["float16", "float32", "int8"]
+        assert sorted(page.texts("tasks", "precision")) == ["float16", "float32", "int8"]
         ids = {roof["precision"]: i for i, roof in enumerate(data["roofs"])}
         for precision, peak in peaks.items():
             assert page.numbers(f"roofs-{ids[precision]}", "of peak") == [pytest.approx(dense.flop / seconds / peak)]
@@ -357,7 +357,7 @@ def test_integers_stand_under_a_roof_of_their_own(tmp_path: Path):
             ]
             assert len(page.marks(f"roofline-{ids[precision]}")) == 1
         assert page.numbers(f"roofs-{ids['float16']}", "of peak") == [None]  # this device has no such peak
-        assert "Gop/s" in page.texts(f"roofs-{ids['int8']}", 2)[0]
+        assert "Gop/s" in page.texts(f"roofs-{ids['int8']}", "speed")[0]
         assert page.serious_faults() == page.complaints == []
 
 

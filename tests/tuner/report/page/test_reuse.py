@@ -57,7 +57,12 @@ def test_layers_of_other_devices_records_are_told_and_times_that_lack_are_counte
     (tmp_path / "page.html").write_text(render(data), encoding="utf-8")
     lost = data["modules"][0]["layers"][2]["text"]
     with opened((tmp_path / "page.html").as_uri()) as page:
-        rows = list(zip(*(page.texts("reuse", column) for column in range(4)), strict=True))
+        rows = list(
+            zip(
+                *(page.texts("reuse", column) for column in ("task", "used on", "measured on", "differs in")),
+                strict=True,
+            )
+        )
         assert [row[:3] for row in rows] == [
             (
                 workload_text(sent.workload),
@@ -77,7 +82,7 @@ def test_layers_of_other_devices_records_are_told_and_times_that_lack_are_counte
         )
         assert shares == sorted(known, reverse=True)[:15]
         page.page.fill("#filter-text", lost)
-        assert page.texts("reuse", 0) == [lost]
+        assert page.texts("reuse", "task") == [lost]
         assert page.complaints == []
 
 

@@ -179,9 +179,8 @@ def test_the_graph_frames_what_runs_at_the_same_time(folder: Path, nodes: list[d
 @needs_chromium
 def test_the_table_of_layers_says_what_runs_beside_each(folder: Path, nodes: list[dict[str, Any]]):
     with opened((folder / "staged.html").as_uri()) as page:
-        heads = [h.rstrip(" ▲▼") for h in page.page.locator('[data-table="layers-0"] th').all_inner_texts()]
-        names, stages = page.texts("layers-0", 0), page.numbers("layers-0", "stage")
-        beside = page.texts("layers-0", heads.index("at the same time as"))
+        names, stages = page.texts("layers-0", "layer"), page.numbers("layers-0", "stage")
+        beside = page.texts("layers-0", "at the same time as")
         assert names == [n["name"] for n in nodes if n["operator"] is not None]
         for layer, (name, stage, others) in enumerate(zip(names, stages, beside, strict=True)):
             (node,) = [n for n in nodes if n["operator"] == layer]

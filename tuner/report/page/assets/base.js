@@ -104,8 +104,17 @@ function isKnown(number) {
  * @param {number | null | undefined} number
  * @param {number} places
  */
-function digits(number, places = 4) {
-  return isKnown(number) ? String(Number(number.toPrecision(places))) : "-";
+function digits(number, places = 3) {
+  if (!isKnown(number)) return "-";
+  const size = Math.abs(number);
+  if (size && size < 1e-4) return number.toExponential(places - 1);
+  return size >= 10 ** places ? Math.round(number).toLocaleString("en") : String(Number(number.toPrecision(places)));
+}
+
+/** @param {number | null} ratio of a time to the time that it is compared with */
+function timesText(ratio) {
+  if (!isKnown(ratio)) return "-";
+  return ratio >= 1 ? `${ratio.toFixed(2)} times slower` : `${(1 / ratio).toFixed(2)} times faster`;
 }
 
 /** @param {number | null | undefined} seconds */

@@ -109,8 +109,10 @@ function bars(name, label, rows, unit) {
   const svg = canvas(name, width, rows.length * row + 6);
   const most = rows.reduce((a, r) => Math.max(a, r.value), 0) || 1;
   const letters = Math.floor(left / 7.2);
+  const longest = rows.reduce((a, r) => Math.max(a, r.text.length), 0);
+  const room = Math.min(width - left - 20, Math.max(130, 7 * longest));
   const placed = rows.map((r, i) => {
-    const long = ((width - left - 130) * r.value) / most;
+    const long = ((width - left - room) * r.value) / most;
     const y = i * row + 3;
     const told = { "data-name": short(r.name), "data-value": r.value };
     svg.append(

@@ -2,6 +2,8 @@
 
 const PAGE = 25; // rows
 const WIDEST = 32; // characters: the most that a text cell claims as its least width
+const FOLDED = 24; // characters of a long text that are shown until it is opened
+const FEW = 2; // rows that need no filter
 
 /**
  * Returns a cell of CSV. A text that a spreadsheet would take for a formula gets an apostrophe in front, as
@@ -53,6 +55,7 @@ function csvButton(name, columns, rows) {
 function table(name, caption, columns, rows, view) {
   view.tables[name] ??= { sort: null, down: false, filter: "", page: 0 };
   const mine = view.tables[name];
+  const { varying, same } = apart(columns, rows);
   const body = el("tbody", null);
   const heads = el("tr", null);
   const state = el("span", { role: "status", class: "soft" });
@@ -71,18 +74,38 @@ function table(name, caption, columns, rows, view) {
     const pages = Math.max(1, Math.ceil(chosen.length / PAGE));
     mine.page = Math.max(0, Math.min(mine.page, pages - 1));
     const part = chosen.slice(mine.page * PAGE, (mine.page + 1) * PAGE);
-    body.replaceChildren(...part.map((row) => rowOf(columns, row)));
+    body.replaceChildren(...part.map((row) => rowOf(varying, row)));
     back.disabled = mine.page === 0;
     on.disabled = mine.page === pages - 1;
     state.textContent = many(chosen.length, "row") + (pages > 1 ? `, page ${mine.page + 1} of ${pages}` : "");
-    heads.replaceChildren(...columns.map((c, i) => headOf(c, `sort-${name}-${i}`, mine, choose)));
+    heads.replaceChildren(...varying.map((c) => headOf(c, `sort-${name}-${columns.indexOf(c)}`, mine, choose)));
   };
   choose();
-  const controls = [filterOf(name, caption, mine, choose), csvButton(name, columns, () => chosen), back, on, state];
+  const csv = csvButton(name, columns, () => chosen);
+  const controls = rows.length > FEW ? [filterOf(name, caption, mine, choose), csv, back, on, state] : [csv, state];
   const region = { id: `scroll-${name}`, tabindex: 0, role: "region", "aria-label": `${caption}, table` };
   const whole = el("table", { "aria-label": caption }, el("thead", null, heads), body);
   const scroll = el("div", { class: "scroll", ...region }, whole);
-  return el("div", { "data-table": name }, el("div", { class: "controls" }, controls), scroll);
+  return el("div", { "data-table": name }, el("div", { class: "controls" }, controls), same, scroll);
+}
+
+/**
+ * Returns the columns that differ between rows, and a line that says what is the same in all of them.
+ * @template Row
+ * @param {Column<Row>[]} columns
+ * @param {Row[]} rows
+ */
+function apart(columns, rows) {
+  const textOf = (/** @type {Column<Row>} */ c, /** @type {Row} */ row) => String((c.text ?? c.get)(row) ?? "-");
+  const isSame = (/** @type {Column<Row>} */ c) => rows.every((row) => textOf(c, row) === textOf(c, rows[0]));
+  if (rows.length < 2) return { varying: columns, same: null };
+  const constant = columns.slice(1).filter(isSame);
+  const told = constant.map((c) => {
+    const text = short(textOf(c, rows[0]), 60) || "none";
+    return el("li", { "data-same": c.title, "data-value": c.get(rows[0]) ?? "" }, `${c.title} ${text}`);
+  });
+  const same = constant.length ? el("ul", { class: "soft same", "aria-label": "the same in all rows" }, told) : null;
+  return { varying: columns.filter((c) => !constant.includes(c)), same };
 }
 
 /**
@@ -157,10 +180,15 @@ function cellOf(column, row) {
   const value = column.get(row);
   const text = short((column.text ? column.text(row) : value) ?? "-");
   if (column.number) return el("td", { class: "number", "data-value": value ?? "" }, text);
-  const box = el("td", null, text);
+  const box = el("td", null, column.opens && text.length > FOLDED ? folded(text) : text);
   // The table is as wide as its texts need, and scrolls. Otherwise a column of text is squeezed to its longest word.
   box.style.minWidth = `${Math.min(WIDEST, text.length + 4)}ch`;
   return box;
+}
+
+/** @param {string} text */
+function folded(text) {
+  return el("details", null, el("summary", null, clip(text, FOLDED)), text);
 }
 
 /**

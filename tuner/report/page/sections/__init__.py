@@ -6,6 +6,7 @@ the section's own: its `collect(context)` returns what to add to the page's JSON
 """
 
 SECTIONS = (
+    "answer",
     "overview",
     "curves",
     "effort",

@@ -149,7 +149,7 @@ function layerColumns(module, stages) {
     ...(stages.length ? turnColumns(stages) : []),
     { title: "known from", get: (l) => l.source + (l.near ? nearText(l.near) : "") },
     { title: "error", number: true, get: (l) => l.error, text: (l) => digits(l.error, 2) },
-    { title: "knobs", get: (l) => l.knobs },
+    { title: "knobs", get: (l) => l.knobs, opens: true },
   ];
 }
 
@@ -158,10 +158,10 @@ function layerColumns(module, stages) {
  * @returns {Column<Layer>[]}
  */
 function vendorColumns(vendor) {
-  const better = (/** @type {Layer} */ l) => (l.peers[vendor] && l.seconds ? l.peers[vendor] / l.seconds : null);
+  const ratio = (/** @type {Layer} */ l) => (l.peers[vendor] && l.seconds ? l.seconds / l.peers[vendor] : null);
   return [
     { title: vendor, number: true, get: (l) => l.peers[vendor], text: (l) => time(l.peers[vendor]) },
-    { title: `times better than ${vendor}`, number: true, get: better, text: (l) => digits(better(l), 3) },
+    { title: `than ${vendor}`, number: true, get: ratio, text: (l) => timesText(ratio(l)) },
   ];
 }
 
@@ -211,12 +211,18 @@ function timeBars(module, id, timed) {
  * @param {View} view
  */
 function benchTable(bench, id, view) {
-  const better = (/** @type {Bench["contenders"][0]} */ c) => c.median_seconds / bench.contenders[0].median_seconds;
-  /** @type {Column<Bench["contenders"][0]>[]} */
+  const [ours] = bench.contenders;
+  const ratio = (/** @type {Contender} */ c) => c.median_seconds / ours.median_seconds;
+  const share = (/** @type {string} */ of) => (/** @type {Contender} */ c) => c.percentile_seconds[of];
+  /** @type {Column<Contender>[]} */
   const columns = [
     { title: "contender", get: (c) => c.version },
     { title: "median", number: true, get: (c) => c.median_seconds, text: (c) => time(c.median_seconds) },
-    { title: "ours is times better", number: true, get: better, text: (c) => digits(better(c), 3) },
+    ...["90", "99"].map((of) => {
+      const get = share(of);
+      return { title: `p${of}`, number: true, get, text: (/** @type {Contender} */ c) => time(get(c)) };
+    }),
+    { title: "than ours", number: true, get: ratio, text: (c) => (c === ours ? "-" : timesText(ratio(c))) },
     {
       title: "peak memory of its process",
       number: true,

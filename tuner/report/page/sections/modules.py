@@ -128,6 +128,7 @@ def _profile(bench: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _bench(bench: Mapping[str, Any]) -> dict[str, Any]:
-    names = ("name", "version", "median_seconds", "process_peak_bytes")  # earlier versions do not tell the last
-    rows = [bench["ours"], *bench["peers"]]
+    names = ("name", "version", "median_seconds", "percentile_seconds", "process_peak_bytes")
+    # Earlier versions do not tell all of them.
+    rows = [{"percentile_seconds": {}, **row} for row in (bench["ours"], *bench["peers"])]
     return {"threads": bench["threads"], "contenders": [{name: row.get(name) for name in names} for row in rows]}

@@ -11,20 +11,20 @@ function overview(data, view) {
   /** @type {Column<Task>[]} */
   const columns = [
     { title: "task", get: (t) => t.text },
-    { title: "device", get: (t) => data.devices[t.device].name },
-    { title: "precision", get: (t) => t.precision },
     { title: "best", number: true, get: (t) => t.best?.seconds, text: (t) => time(t.best?.seconds) },
-    { title: "first", number: true, get: (t) => t.first, text: (t) => time(t.first) },
     { title: "gain", number: true, get: gain, text: (t) => (gain(t) ? `${digits(gain(t), 3)}x` : "-") },
+    { title: "first", number: true, get: (t) => t.first, text: (t) => time(t.first) },
     { title: "speed", number: true, get: gflops, text: (t) => rate(gflops(t), t.precision) },
     { title: "template", get: (t) => t.best?.template },
     { title: "error", number: true, get: (t) => t.best?.error, text: (t) => digits(t.best?.error, 2) },
     { title: "configs", number: true, get: (t) => t.configs },
     { title: "trials", number: true, get: (t) => t.trials },
     { title: "failures", number: true, get: (t) => t.failures },
+    { title: "device", get: (t) => data.devices[t.device].name },
+    { title: "precision", get: (t) => t.precision },
     { title: "marked", get: (t) => (t.best?.marked ? "yes" : "") },
     { title: "clocks", get: (t) => t.best?.condition ?? "" },
-    { title: "knobs", get: (t) => t.best?.knobs },
+    { title: "knobs", get: (t) => t.best?.knobs, opens: true },
   ];
   const said =
     "Best: the fastest verified config, by its latest measurement; first: the first config that ran, before tuning. " +
