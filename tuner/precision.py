@@ -31,3 +31,8 @@ class Precision:
     integers: float | None = None
     floats: float | None = None
     conversions: float | None = None
+
+
+def rate_unit(precision: str) -> str:
+    """Return the unit of a kernel's speed, which is given in billions of operations a second."""
+    return "Gop/s" if precision == INT8 else "GF/s"

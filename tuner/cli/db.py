@@ -81,7 +81,7 @@ def best(
     as_json: JsonOption = False,
 ) -> None:
     """Show the best config of each workload on each device."""
-    from tuner.report.text import describe, microseconds
+    from tuner.report.text import microseconds, workload_text
     from tuning_db.store import open_db
     from tuning_db.trial_flags import identity
 
@@ -95,7 +95,7 @@ def best(
         for trial in found:
             knobs = " ".join(f"{name}={_text(value)}" for name, value in trial.config.knobs.items())
             device = f"{trial.device.kind} {trial.device.model} {_attrs(trial.device.attrs)}".strip()
-            what, template = f"{trial.workload.op} {describe(trial.workload)}", trial.config.template
+            what, template = workload_text(trial.workload), trial.config.template
             seconds, error = microseconds(trial.seconds), f"{trial.error:.1e}"
             table.add_row(identity(trial), seconds, what, template, error, device, knobs)
         out.show(table)

@@ -177,8 +177,7 @@ def _device(name: str, threads: int | None, target: str | None, out: Output) -> 
 
 
 def _show(found: Explanation, on: Device, out: Output) -> None:
-    from tuner.report.page.names import knobs_text
-    from tuner.report.text import microseconds
+    from tuner.report.text import knobs_text, microseconds
 
     choice = found.choice
     assert choice.config is not None
@@ -204,8 +203,8 @@ def _show(found: Explanation, on: Device, out: Output) -> None:
 
 
 def _counts(found: Explanation) -> str:
-    from tuner.precision import INT8, precision_of
-    from tuner.report.text import number, rate_unit
+    from tuner.precision import INT8, precision_of, rate_unit
+    from tuner.report.text import number
 
     seconds = found.choice.seconds if found.choice.source == "device" else None
     counted, rates = [], []

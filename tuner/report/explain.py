@@ -19,8 +19,8 @@ from tuner.errors import BadInput
 from tuner.graph.layout.choice import Choice, choose
 from tuner.measure.offline import Compiler
 from tuner.report.hot_loop import Loop, in_assembly, in_source
-from tuner.report.page.names import distinct_texts, flop_or_none, workload_text
-from tuner.report.text import clipped
+from tuner.report.page.names import distinct_texts, flop_or_none
+from tuner.report.text import clipped, workload_text
 from tuner.session import Task
 from tuner.session.task import TaskState
 from tuner.session.task_trials import is_current

@@ -25,8 +25,9 @@ from board_agent.parsing import parse_json
 from tuner.devices.board.pairing import own_address
 from tuner.errors import BadInput
 from tuner.report.page import collect, render
-from tuner.report.page.names import device_text, workload_text
+from tuner.report.page.names import device_text
 from tuner.report.page.render import as_json
+from tuner.report.text import workload_text
 from tuner.session.journal import is_gone
 from tuning_db import run_control, schema
 from tuning_db.claims import process_of

@@ -9,6 +9,7 @@ from __future__ import annotations
 from rich.table import Table
 
 from tuner.module import Sizes
+from tuner.precision import rate_unit
 from tuner.report.bench import Comparison, Measured
 from tuner.report.operators import Call, Profile
 from tuner.report.text import (
@@ -18,7 +19,6 @@ from tuner.report.text import (
     mebibytes,
     microseconds,
     milliseconds,
-    rate_unit,
     short_config,
     times_text,
 )

@@ -7,11 +7,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
-from tuner.precision import INT8
+from templates.workloads import STRANGE
 from tuning_db.record import Config, Workload
 
 _SMALL = 1e-4  # numbers below it are written with an exponent
+
+
+def workload_text(workload: Workload) -> str:
+    """Return a short text for a workload, such as "conv2d 64x56x56 -> 64, 3x3/1 +bias".
+
+    The workload may be of an operator that is not known here.
+    """
+    try:
+        return f"{workload.op} {describe(workload)}"
+    except STRANGE:
+        return f"{workload.op} {knobs_text(workload.attrs)}"
 
 
 def describe(workload: Workload) -> str:
@@ -77,14 +89,14 @@ def times_text(ratio: float) -> str:
     return f"{ratio:.2f} times faster" if ratio >= 1 else f"{1 / ratio:.2f} times slower"
 
 
-def rate_unit(precision: str) -> str:
-    """Return the unit of a kernel's speed, which is given in billions of operations a second."""
-    return "Gop/s" if precision == INT8 else "GF/s"
-
-
 def failures_text(failures: Mapping[str, int]) -> str:
     """Return counts of failures by kind, such as "3 compile, 1 run", or "-" if there are none."""
     return ", ".join(f"{count} {kind}" for kind, count in failures.items()) or "-"
+
+
+def knobs_text(knobs: Mapping[str, Any]) -> str:
+    """Return all knobs as "name=value, ...", or "-" if there are none."""
+    return ", ".join(f"{name}={value}" for name, value in knobs.items()) or "-"
 
 
 def short_config(config: Config | None) -> str:

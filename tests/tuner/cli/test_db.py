@@ -99,7 +99,7 @@ def test_best(run: Run) -> None:
     (dense,) = as_json(run("best", "--db", "t.db", "--json", "--op", "dense"))["best"]
     assert dense["workload"]["op"] == "dense"
     _, out, _ = run("best", "--db", "t.db")
-    assert re.search(r"conv2d .*kernel=3x3.* \+bias \+relu .*direct tile=2 +1 +1.0e-06", out)
+    assert re.search(r" 1,000 +conv2d .* direct +1\.0e-06 .* tile=2", out)
 
 
 def test_export_and_import(run: Run) -> None:

@@ -27,7 +27,7 @@ from tuner.cli.explain import KNOWN
 from tuner.devices import open_device
 from tuner.devices.profiles import host_of_profile, profile_named
 from tuner.graph.layout.choice import Source, choose
-from tuner.report.page.names import workload_text
+from tuner.report.text import workload_text
 from tuning_db import shipped
 from tuning_db.record import Config, DeviceKey, Workload
 from tuning_db.store import open_db

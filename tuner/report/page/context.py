@@ -12,8 +12,9 @@ from sqlalchemy import select
 
 from templates.traffic import bytes_of
 from tuner.precision import precision_of
-from tuner.report.page.names import device_text, distinct_texts, flop_or_none, knobs_text
+from tuner.report.page.names import device_text, distinct_texts, flop_or_none
 from tuner.report.page.scan import Pair, Pass
+from tuner.report.text import knobs_text
 from tuning_db import schema
 from tuning_db.record import CONDITION, DeviceKey, Workload
 from tuning_db.store import Store

@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
 from board_agent.parsing import parse_json
 from templates.workloads import STRANGE, flop_of
-from tuner.report.text import describe
+from tuner.report.text import knobs_text, workload_text
 from tuning_db.record import DeviceKey, Workload
-
-
-def workload_text(workload: Workload) -> str:
-    """Return a short text for a workload, such as "conv2d 64x56x56 -> 64, 3x3/1 +bias"."""
-    try:
-        return f"{workload.op} {describe(workload)}"
-    except STRANGE:
-        return f"{workload.op} {knobs_text(workload.attrs)}"
 
 
 def distinct_texts(workloads: Iterable[Workload]) -> dict[Workload, str]:
@@ -63,11 +55,6 @@ def device_text(device: DeviceKey) -> str:
     if threads is not None:
         more = f", {threads} thread{'' if threads == 1 else 's'}"
     return f"{device.kind} {device.model}{more}"
-
-
-def knobs_text(knobs: Mapping[str, Any]) -> str:
-    """Return all knobs as "name=value, ...", or "-" if there are none."""
-    return ", ".join(f"{name}={value}" for name, value in knobs.items()) or "-"
 
 
 def stored_knobs(config: Any) -> dict[str, Any] | None:

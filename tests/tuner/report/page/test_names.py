@@ -13,7 +13,8 @@ from tests.tuning_db import made
 from tuner.errors import BadInput
 from tuner.report.explain import workloads_like
 from tuner.report.page import collect
-from tuner.report.page.names import distinct_texts, workload_text
+from tuner.report.page.names import distinct_texts
+from tuner.report.text import workload_text
 from tuning_db.store import open_db
 
 SAME = Conv2d(1, 8, 14, 14, 8, (3, 3), padding=(1, 1, 1, 1)).workload()

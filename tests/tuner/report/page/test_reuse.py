@@ -10,7 +10,8 @@ from tests.browser import needs_chromium, opened
 from tests.manifests import write_manifest
 from tests.tuning_db import made
 from tuner.report.page import collect, render
-from tuner.report.page.names import device_text, workload_text
+from tuner.report.page.names import device_text
+from tuner.report.text import workload_text
 from tuning_db import shipped
 from tuning_db.record import DeviceKey, Trial
 from tuning_db.store import open_db

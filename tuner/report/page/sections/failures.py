@@ -7,7 +7,8 @@ from typing import Any
 
 from board_agent.parsing import parse_json
 from tuner.report.page.context import Context
-from tuner.report.page.names import knobs_text, stored_knobs
+from tuner.report.page.names import stored_knobs
+from tuner.report.text import knobs_text
 
 _LONGEST = 4000  # characters of a compiler's message
 

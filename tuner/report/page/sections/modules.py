@@ -18,8 +18,9 @@ from tuner.module import Manifest, OperatorEntry, read_manifest
 from tuner.precision import precision_of
 from tuner.report.page.context import Context
 from tuner.report.page.flow import flow_of
-from tuner.report.page.names import device_text, flop_or_none, knobs_text, workload_text
+from tuner.report.page.names import device_text, flop_or_none
 from tuner.report.page.nearness import nearness
+from tuner.report.text import knobs_text, workload_text
 from tuner.vendors import vendor_of
 from tuner.vendors.base import PREFIX
 from tuning_db import schema

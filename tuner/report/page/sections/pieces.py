@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tuner.report.page.context import Context
-from tuner.report.page.names import knobs_text
 from tuner.report.page.scan import Pair
+from tuner.report.text import knobs_text
 
 _SHOWN = ("operator", "reads", "shape", "before", "to", "bytes")
 

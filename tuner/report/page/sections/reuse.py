@@ -7,8 +7,9 @@ from typing import Any
 
 from tuner.module import Manifest, read_manifest
 from tuner.report.page.context import Context
-from tuner.report.page.names import device_text, workload_text
+from tuner.report.page.names import device_text
 from tuner.report.page.nearness import kin, nearness
+from tuner.report.text import workload_text
 from tuning_db import shipped
 from tuning_db.lookup import best
 from tuning_db.record import DeviceKey, Workload
