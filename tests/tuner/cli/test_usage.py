@@ -35,6 +35,7 @@ COMMANDS = (
     "db",
     "board",
     "bundle",
+    "pack",
 )
 
 
@@ -55,9 +56,9 @@ def test_versions_are_told_without_importing_tvm(tune):
     assert not any(line.rpartition("|")[2].strip() == "tvm" for line in done.err.splitlines())
 
 
-def test_it_runs_as_a_module_too():
-    """Where another package's `tune` is in the way."""
-    done = subprocess.run([sys.executable, "-m", "tuner", "--help"], capture_output=True, text=True, check=True)
+@pytest.mark.parametrize("command", [[sys.executable, "-m", "tuner"], [str(TUNE.with_name("edgetune"))]])
+def test_it_runs_where_another_packages_command_is_in_the_way(command):
+    done = subprocess.run([*command, "--help"], capture_output=True, text=True, check=True)
     assert all(f" {name} " in done.stdout for name in COMMANDS)
 
 
