@@ -100,7 +100,7 @@ class Space:
                 yield config
 
     def seed_configs(self) -> list[Config]:
-        return [c for c in map(self.config, self.seeds) if self.is_valid(c)]
+        return [c for c in dict.fromkeys(map(self.config, self.seeds)) if self.is_valid(c)]
 
     def sample(self, rng: random.Random, attempts: int = 200) -> Config | None:
         """Draw a valid config, uniformly. Returns None if none was met in `attempts` draws."""

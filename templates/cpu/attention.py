@@ -51,10 +51,10 @@ class TiledAttention(Template):
         if target.kind.name != "llvm":
             return None
         problem = TiledProblem(Attention.of(workload), vector_unit(target).lanes)
-        accumulators = vector_unit(target).accumulators
+        unit = vector_unit(target)
         knobs = tile_knobs(problem)
-        constraints = tile_constraints(problem, accumulators)
-        seeds = tile_seeds(problem, {knob.name: knob.values for knob in knobs}, accumulators, threads_of(target))
+        constraints = tile_constraints(problem, unit.accumulators)
+        seeds = tile_seeds(problem, {knob.name: knob.values for knob in knobs}, unit.seeded, threads_of(target))
         valid = valid_seeds(seeds, knobs, constraints)
         return Space(self.name, knobs, constraints, valid, lambda v: tile_features(problem, v))
 

@@ -87,7 +87,7 @@ def _seeds(
     product: BatchMatmul, widths: Sequence[int], vectors: int, unit: VectorUnit, terms: int
 ) -> tuple[Values, ...]:
     """Return the best tiles, with few parts and with more. `terms` are summed before sums are widened (0: all)."""
-    tiles = Product(product.rows, vectors, product.depth, unit.lanes, unit.accumulators).tiles(
+    tiles = Product(product.rows, vectors, product.depth, unit.lanes, unit.seeded).tiles(
         tile_sizes(product.rows, 14), widths
     )
     ki = max(divisors(terms or product.depth, 4))

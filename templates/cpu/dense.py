@@ -98,7 +98,7 @@ def _seeds(dense: Dense, widths: Sequence[int], *, unit: VectorUnit, threads: in
     them they lie in a cache, and a third of the time would be spent on fetching. Threads share out the channels, or the
     rows where they would wait less. `part` is the number of inputs whose products are summed at once (0: all)."""
     vectors = -(-dense.out_features // unit.lanes)
-    tiles = Product(dense.rows, vectors, dense.in_features, unit.lanes, unit.accumulators).tiles(
+    tiles = Product(dense.rows, vectors, dense.in_features, unit.lanes, unit.seeded).tiles(
         tile_sizes(dense.rows, 14), widths
     )
     ki = max(divisors(part or dense.in_features, 4))

@@ -221,9 +221,10 @@ def _seeded_tiles(problem: DirectProblem, unit: VectorUnit, threads: int) -> lis
     """Return the register tiles (ob, tw) that fill the registers best. The first keeps the threads evenly busy, unless
     that costs more than it saves."""
     broadcasts = problem.dots and problem.held.broadcasts
-    tiles = problem.blocks.register_tiles(problem.columns, unit.accumulators, broadcasts=broadcasts)
+    most = unit.accumulators if problem.dots else unit.seeded
+    tiles = problem.blocks.register_tiles(problem.columns, most, broadcasts=broadcasts)
     tiles = [(ob, tw) for ob, tw in tiles if _fits(problem, ob, tw, unit)]
-    product = Product(problem.columns, problem.blocks.out_blocks, 1, problem.blocks.lanes, unit.accumulators)
+    product = Product(problem.columns, problem.blocks.out_blocks, 1, problem.blocks.lanes, most)
 
     def share(tile: tuple[int, int]) -> float:
         return waiting(_parallel_chunks(problem, tile[0], _fewest_groups(problem, tile, threads)), threads)

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 _LATENCY = 8  # multiply-adds that have to be under way at a time, as each takes four cycles and two begin in one
 _LOAD = 0.1  # of a multiply-add's time, for a load beside which there are enough multiply-adds
 _NEAR_BYTES = 1 << 14  # of a tile of columns that stays in the first cache with what else is there
-_SPARE = 4  # accumulators that the compiler is glad of
-
 
 _WIDTHS, _MAX_WIDTH = (1, 2, 3, 4, 6, 8), 13
 
@@ -36,9 +34,8 @@ class Product:
         tiles compute beyond the product is counted in."""
         height, width = tile
         sums, loads = height * width, height + width
-        spilled = max(0, sums - (self.accumulators - _SPARE))
         far = width if 4 * width * self.lanes * self.depth > _NEAR_BYTES else 0  # a load takes twice the time
-        once = max(sums, loads, _LATENCY) + _LOAD * loads + spilled / 2 + far
+        once = max(sums, loads, _LATENCY) + _LOAD * loads + far
         return -(-self.rows // height) * -(-self.vectors // width) * once * self.depth
 
     def tiles(self, heights: Iterable[int], widths: Iterable[int]) -> list[tuple[int, int]]:

@@ -45,6 +45,12 @@ from templates.workloads import conv_of
 from tuning_db.record import Config, Workload
 
 MAX_UNROLLED = 350
+# The most sums of a seed's register tile. Reductions are short, so that loads and stores of tiles count for more.
+_MOST_SUMS = 20
+# Bytes of transformed input and products of all tiles from which on a row of tiles at a time is faster: about twice
+# what the second cache level of today's CPUs holds.
+_LARGE = 5 << 19
+_FEWEST_PIXELS = 36  # of an image; on smaller ones too many tiles stick out
 
 
 class Winograd(AnchorTemplate):
@@ -83,7 +89,7 @@ class Winograd(AnchorTemplate):
         if not suits_winograd(problems[2].conv, unit.lanes):
             return None
         constraints = _constraints(problems, unit.accumulators)
-        seeds = _seeds(problems, unit.accumulators)
+        seeds = _seeds(problems, min(unit.seeded, _MOST_SUMS))
         knobs = _knobs(problems, unit.accumulators)
         if half:
             blocks = problems[2].blocks
@@ -91,6 +97,12 @@ class Winograd(AnchorTemplate):
             knobs = *(k if k.name != "prefetch" else Knob("prefetch", (0,)) for k in knobs), sums
             seeds = tuple({**seed, "prefetch": 0, "ui": 2, "sums": sums.values[0]} for seed in seeds)
         return Space(self.name, knobs, constraints, seeds, lambda v: _features(problems[v["m"]], v))
+
+    def leads(self, workload: Workload, target: Target) -> bool:
+        """In float32 the best config needs half of the direct template's time on almost all layers that were measured
+        (AVX-512 and AVX2)."""
+        conv = conv_of(workload)
+        return workload.dtype != HALF and conv.out_height * conv.out_width >= _FEWEST_PIXELS
 
     def weight_key(self, workload: Workload, target: Target, config: Config) -> str:
         padded = self._problem(workload, target, config["m"]).blocks.padded(config["ob"])
@@ -149,25 +161,32 @@ def _divides_group(p: WinogradTiles, v: Values) -> bool:
     return v["rows"] * p.tiles_x % v["tiles"] == 0 and p.blocks.out_blocks % v["ob"] == 0
 
 
-def _seeds(problems: Mapping[int, WinogradTiles], accumulators: int) -> tuple[Values, ...]:
-    """Return for each m the register tiles with the fewest loads per multiply-add.
+def _written(p: WinogradTiles) -> int:
+    """Return how many bytes of transformed input and of products there are of all tiles."""
+    return 4 * p.a * p.a * p.tiles * (p.conv.in_channels + p.conv.out_channels)
 
-    Each comes with all stages at the root and, where its tiles divide a group, with all stages per row group.
+
+def _seeds(problems: Mapping[int, WinogradTiles], sums: int) -> tuple[Values, ...]:
+    """Return for each m the register tiles with the fewest loads per multiply-add, up to `sums`.
+
+    Each comes with all stages at the root, and with all stages per row of tiles where tiles divide one. The latter come
+    first where a cache does not hold what all stages at the root write.
     """
     seeds: list[Values] = []
     for rank, m in itertools.product(range(2), sorted(problems, reverse=True)):
         p = problems[m]
-        tiles = p.blocks.register_tiles(p.tiles, accumulators)
+        tiles = p.blocks.register_tiles(p.tiles, sums)
         rows = p.tiles_y if p.tiles_y <= 14 else max(divisors(p.tiles_y, 14))
-        common = {"m": m, "rows": rows, "ui": max(divisors(p.blocks.in_lanes, 4)), "inner": "pixels"}
+        common = {"m": m, "ui": max(divisors(p.blocks.in_lanes, 4)), "inner": "pixels", "prefetch": 0}
         tile = dict(zip(("ob", "tiles"), tiles[min(rank, len(tiles) - 1)], strict=True))
-        seed = {**common, **tile, "at": "root", "pad": "root", "prefetch": 0}
-        seeds.append({**seed, "blocks": "outer"})
-        group = {**seed, "at": "group", "rows": 1, "blocks": "inner"}
-        if _divides_group(p, group):
-            seeds.append({**group, "pad": "row" if p.conv.batch == 1 else "root"})
-        seeds.append({**seed, "blocks": "inner"})
-        seeds.append({**seed, "blocks": "outer", "prefetch": 1})
+        root = {**common, **tile, "at": "root", "pad": "root", "rows": rows, "blocks": "outer"}
+        kinds = [[root, {**root, "blocks": "inner"}, {**root, "prefetch": 1}]]
+        per_row = {**common, "at": "group", "pad": "row" if p.conv.batch == 1 else "root", "rows": 1, "blocks": "inner"}
+        dividing = [t for ob, n in tiles if _divides_group(p, t := {**per_row, "ob": ob, "tiles": n})]
+        if dividing:
+            row = dividing[min(rank, len(dividing) - 1)]
+            kinds.insert(0 if _written(p) > _LARGE else 1, [row, {**row, "prefetch": 1}, {**row, "blocks": "outer"}])
+        seeds += [kind[0] for kind in kinds] + [seed for kind in kinds for seed in kind[1:]]
     return tuple(seeds)
 
 

@@ -82,3 +82,12 @@ def test_commands_start_without_it() -> None:
     code = "import sys, tuner.cli.main; print('tuning_db.shipped' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.strip() == "False"
+
+
+def test_cpus_with_avx512_take_configs_of_their_own_model_alone() -> None:
+    wide = next(t for t in shipped.trials() if t.device.family == "x86_64-avx512")
+    assert shipped.best(wide.workload, replace(wide.device, model="another")) is None
+    narrow = next(t for t in shipped.trials() if t.device.family == "x86_64-avx2")
+    found = shipped.best(narrow.workload, replace(narrow.device, model="another"))
+    assert found is not None
+    assert found.source == "shipped family"
