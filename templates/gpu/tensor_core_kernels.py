@@ -175,7 +175,7 @@ def fragment_sums(
     axes.
     """
     conv, b, fragments = p.conv, p.blocks, p.fragments
-    left, right = _operand(p, "a", columns, fragments.a), _operand(p, "b", weight, fragments.b)
+    left, right = _operand(p, "a", columns), _operand(p, "b", weight)
     ic, kh = te.reduce_axis((0, b.in_blocks), "ic"), te.reduce_axis((0, conv.kernel[0]), "kh")
     kw, ii = te.reduce_axis((0, conv.kernel[1]), "kw"), te.reduce_axis((0, p.block), "ii")
 
@@ -190,15 +190,15 @@ def fragment_sums(
     return te.compute((*outer, columns.shape[3], p.block), total, name="conv")
 
 
-def _operand(p: TensorCoreProblem, name: str, stored: te.Tensor, shape: tuple[int, int]) -> te.Tensor:
-    """Return the stage "a" or "b" of fragments, whose values come from what is stored in local memory."""
-    *outer, rows, _ = stored.shape
+def _operand(p: TensorCoreProblem, name: str, stored: te.Tensor) -> te.Tensor:
+    """Return the stage "a" or "b" of fragments, whose values come from what is stored in local memory. Its last axis
+    has the channels of a block, those of the input or the output."""
 
     def value(*index: Any) -> Any:
         *at, row, column = index
         return p.fragments.loaded(name, lambda i, j: stored[(*at, i, j)], row, column)
 
-    return te.compute((*outer, rows, shape[1]), value, name=name)
+    return te.compute((*stored.shape[:-1], p.block), value, name=name)
 
 
 def _columns(p: TensorCoreProblem, data: te.Tensor, covered: int, border: Any) -> te.Tensor:

@@ -135,9 +135,7 @@ def list_(place: PlaceArgument, as_json: JsonOption = False) -> None:
 
 
 @app.command(
-    epilog=examples(
-        "tune pack pull ../packs", "tune pack pull git+https://example.org/packs.git --device opencl:0 --measure 16"
-    )
+    epilog=examples("tune pack pull ../packs", "tune pack pull git@example.org:packs.git --device opencl:0 --measure 9")
 )
 def pull(
     place: PlaceArgument,
@@ -189,22 +187,28 @@ def push(
         out.result({"pushed": where})
 
 
-@app.command(epilog=examples("tune pack trust 6b1f...e2 --name lab"))
+@app.command(epilog=examples("tune pack trust 6b1f...e2 --name lab", "tune pack trust avx512.pack --name lab"))
 def trust(
-    key: Annotated[str, typer.Argument(metavar="KEY", help="64 hexadecimal digits, as their owner gives you.")],
+    key: Annotated[
+        str,
+        typer.Argument(
+            metavar="KEY", help="64 hexadecimal digits, as their owner gives you, or a pack of the owner's."
+        ),
+    ],
     name: Annotated[str, typer.Option("--name", help="What to call its owner.")],
     as_json: JsonOption = False,
 ) -> None:
     """Take packs that are signed by a key from now on."""
     from tuner.packs.keys import Keys
+    from tuner.packs.pack import SUFFIX, read_pack
 
     with Output(as_json) as out:
-        Keys().trust(key, name)
+        Keys().trust(read_pack(_file(Path(key)), key).key if key.endswith(SUFFIX) else key, name)
         out.show(f"packs signed by {name} are taken from now on")
         out.result({"trusted": Keys().trusted()})
 
 
-@app.command(epilog=examples("tune pack distrust lab"))
+@app.command(epilog=examples("tune pack distrust lab", "tune pack distrust lab --json"))
 def distrust(
     name: Annotated[str, typer.Argument(metavar="NAME", help="What its owner is called.")], as_json: JsonOption = False
 ) -> None:
@@ -217,7 +221,7 @@ def distrust(
         out.result({"trusted": Keys().trusted()})
 
 
-@app.command(epilog=examples("tune pack keys"))
+@app.command(epilog=examples("tune pack keys", "tune pack keys --json"))
 def keys(as_json: JsonOption = False) -> None:
     """Show your own key, which others need to trust your packs, and the keys that you trust."""
     from tuner.packs.keys import Keys, public_key

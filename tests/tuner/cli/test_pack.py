@@ -124,7 +124,9 @@ def test_configs_that_do_not_hold_here_are_dropped_by_name(lab: Machine, home: M
         misbehaving("good", replace(here, model="unchecked"), error=None),
     ]
     pack = write_pack(lab.folder / "some.pack", "some", given, lab.keys.own())
-    assert home.tune("pack", "trust", pack.key, "--name", "lab").status == 0
+    assert home.tune("pack", "trust", "place/some.pack", "--name", "lab", "--json").json()["trusted"] == {
+        pack.key: "lab"
+    }
     checked = home.tune("pack", "check", "place/some.pack", "--json")
     assert checked.status == 0, checked.err
     assert checked.json()["packs"][0]["taken"] == 1  # without the plugin the template of the others is not known
