@@ -18,7 +18,7 @@ from tuning_db.record import DeviceKey, Trial, Workload
 
 FILE = "bests.jsonl.xz"
 # Kinds and families whose configs serve devices of the same model alone. On an Ice Lake Xeon the templates' first
-# configs need 0.82 and 0.89 of the time of what was tuned on other CPUs with AVX-512 (80 and 60 layers drawn at random).
+# configs need 0.82 and 0.89 of the time of what was tuned on other CPUs with AVX-512 (80 and 60 layers, at random).
 _OF_THE_MODEL = {("cpu", "x86_64-avx512")}
 
 
