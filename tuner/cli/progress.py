@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 from rich.console import Console
 from rich.live import Live
+from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
@@ -49,8 +50,13 @@ class ProgressDisplay:
 
 
 def _facts(progress: Progress) -> dict[str, str]:
-    from tuner.report.text import describe, failures_text, microseconds
+    from tuner.report.text import describe, failures_text, microseconds, milliseconds, times_text
 
+    together = "nothing measured yet"
+    if progress.measured:
+        gain = times_text(progress.first_total / progress.best_total)
+        of = "" if progress.measured == progress.tasks else f" ({progress.measured} of {progress.tasks} measured)"
+        together = f"{milliseconds(progress.best_total)} ms, {gain} than at first{of}"
     task = progress.task
     speed = "" if progress.gflops is None else f", {progress.gflops:.0f} GF/s"
     return {
@@ -60,6 +66,7 @@ def _facts(progress: Progress) -> dict[str, str]:
         f"({progress.trials_per_second:.1f} a second)",
         "best": f"{microseconds(progress.best_seconds)} us{speed}",
         "last": _last(progress),
+        "all tasks": together,
         "failures": failures_text(progress.failures),
         "time left": "unknown" if progress.seconds_left is None else clock_text(progress.seconds_left),
     }
@@ -75,6 +82,9 @@ def _panel(progress: Progress) -> Table:
     table = Table(box=None, show_header=False)
     for name, text in _facts(progress).items():
         table.add_row(Text(name, style="dim"), text)
+    if progress.seconds_left is not None:
+        whole = progress.elapsed + progress.seconds_left
+        table.add_row("", ProgressBar(total=max(whole, 1e-9), completed=progress.elapsed, width=40))
     return table
 
 
@@ -82,7 +92,7 @@ def _line(progress: Progress) -> str:
     facts = _facts(progress)
     return (
         f"task {facts['task']}; {facts['phase']}; trials {facts['trials']}; best {facts['best']}; "
-        f"failures {facts['failures']}; time left {facts['time left']}"
+        f"all tasks {facts['all tasks']}; failures {facts['failures']}; time left {facts['time left']}"
     )
 
 

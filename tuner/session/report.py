@@ -32,7 +32,9 @@ class Progress:
     `index` is the position of the task among all `tasks`, from 0. `trials`, `best_seconds` and `gflops` are those of
     the task, in all sessions. The last two are None until something ran; `gflops` is None as well where the operations
     are not known. `failures` counts the session's failures by kind. `session_trials` counts this session's trials of
-    all tasks. `seconds_left` is an upper bound, or None where none is known.
+    all tasks. `seconds_left` is an upper bound, or None where none is known. `elapsed` is this session's seconds.
+    `measured` counts the tasks that have a time; `first_total` and `best_total` are the seconds that they take in an
+    inference together, with their first and with their best configs.
     """
 
     phase: Phase
@@ -48,6 +50,10 @@ class Progress:
     session_trials: int
     trials_per_second: float
     seconds_left: float | None
+    elapsed: float
+    measured: int
+    first_total: float
+    best_total: float
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,7 @@ class Reporter:
     def _progress(self, state: TaskState, trial: Trial, phase: Phase) -> Progress:
         elapsed, new = self._clock.elapsed, sum(s.new_trials for s in self._budget.tasks)
         rate = new / elapsed if elapsed > 0 else 0.0
+        measured = [s for s in self.states if finite(s.trials.best_seconds) is not None]
         return Progress(
             phase=phase,
             task=state.task,
@@ -54,6 +55,10 @@ class Reporter:
             session_trials=new,
             trials_per_second=rate,
             seconds_left=self._budget.seconds_left(rate),
+            elapsed=elapsed,
+            measured=len(measured),
+            first_total=sum(s.task.occurrences * s.trials.first_seconds for s in measured),
+            best_total=sum(s.task.occurrences * s.trials.best_seconds for s in measured),
         )
 
     def report(self, stopped: Stopped, remarks: Iterable[str]) -> SessionReport:
