@@ -98,5 +98,5 @@ def test_sizes_are_told_in_a_line() -> None:
     told = "weights 2.00 MiB, kernels 0.250 MiB"
     assert sizes_text(Sizes(2 << 20, 1 << 18, None, 0)) == told
     assert sizes_text(Sizes(2 << 20, 1 << 18, 3 << 20, 1 << 20)) == (
-        f"{told}, in an inference 4 MiB more: with the weights 6 MiB at its peak"
+        f"{told}, in an inference 4.00 MiB more: with the weights 6.00 MiB at its peak"
     )
