@@ -37,7 +37,7 @@ class Opened:
         return [float(value) if (value := c.get_attribute("data-value")) else None for c in cells]
 
     def texts(self, table: str, column: str) -> list[str]:
-        """What a table shows in a column of text."""
+        """Return what a table shows in a column of text."""
         return [cell.inner_text().removeprefix(f"{column} ") for cell in self._cells(table, column)]
 
     def _cells(self, table: str, column: str) -> list[Any]:
