@@ -99,8 +99,8 @@ class Winograd(AnchorTemplate):
         return Space(self.name, knobs, constraints, seeds, lambda v: _features(problems[v["m"]], v))
 
     def leads(self, workload: Workload, target: Target) -> bool:
-        """Let it lead in float32 on images that are not tiny, where it takes about half of the direct template's time on
-        almost all layers that were measured (AVX-512 and AVX2)."""
+        """Let it lead in float32 on images that are not tiny, where it takes about half of the direct template's time
+        on almost all layers that were measured (AVX-512 and AVX2)."""
         conv = conv_of(workload)
         return workload.dtype != HALF and conv.out_height * conv.out_width >= _FEWEST_PIXELS
 
