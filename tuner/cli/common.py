@@ -37,6 +37,7 @@ DEFAULT_LEASE = 60.0  # seconds
 DTYPES = ("float32", "float16", "bfloat16")
 INTEGERS = "uint8"  # as templates.integers calls it, which takes long to import
 INTERRUPTED = 130
+_SHOWN_LINES = 20  # of many bad lines, problems or dropped configs; --json has all
 
 DeviceOption = Annotated[
     str,
@@ -198,6 +199,13 @@ class Output:
     def remark(self, text: str) -> None:
         """Print one line on standard error."""
         self._remarks.print(text, highlight=False, soft_wrap=True)
+
+    def remark_some(self, lines: Sequence[str]) -> None:
+        """Print the first of many lines on standard error, and how many more there are."""
+        for line in lines[:_SHOWN_LINES]:
+            self.remark(line)
+        if len(lines) > _SHOWN_LINES:
+            self.remark(f"... and {len(lines) - _SHOWN_LINES} more")
 
     def show(self, what: RenderableType) -> None:
         """Print text or a table, as part of the result for a person. Under --json it goes to standard error."""

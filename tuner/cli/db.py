@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from tuning_db.importing import ImportReport
     from tuning_db.store import Store
 
-_SHOWN_LINES = 20  # bad lines and problems shown to a person; --json has all
-
 app = typer.Typer(
     no_args_is_help=True,
     help="Look into a tuning database, join and keep it.",
@@ -86,7 +84,7 @@ def best(
     from tuning_db.trial_flags import identity
 
     with Output(as_json) as out, open_db(db, read_only=True) as store:
-        found = all_best(store, op, tolerance)
+        found = _all_best(store, op, tolerance)
         table = Table(box=None)
         for title in ("name", "us", "workload", "template", "error", "device", "knobs"):
             right = title in ("us", "error")
@@ -102,13 +100,12 @@ def best(
         out.result({"best": [_as_dict(trial) for trial in found]})
 
 
-def all_best(
+def _all_best(
     store: Store,
     op: str | None = None,
     tolerance: float | None = None,
     usable: Callable[[Trial], bool] | None = None,
 ) -> list[Trial]:
-    """Return the best trial of each workload on each device, of those that are usable."""
     pairs = [(w, d) for d in store.devices() for w in store.workloads(d) if op is None or w.op == op]
     found = (store.best(workload, device, tolerance, usable) for workload, device in pairs)
     return [trial for trial in found if trial is not None]
@@ -160,7 +157,7 @@ def import_(
             report = _imported(store, path)
             reports.append(report)
             out.show(f"{path}: {report.added} added, {report.known} known, {len(report.bad)} bad lines")
-            _remark_some(out, _grouped(path, report.bad))
+            out.remark_some(_grouped(path, report.bad))
         bad = [
             {"file": str(path), "line": bad.number, "reason": bad.reason}
             for path, report in zip(files, reports, strict=True)
@@ -226,13 +223,6 @@ def _remark_unreadable(out: Output, store: Store) -> None:
         out.remark(f"{store.name}: {len(store.unreadable)} records cannot be read: `tune db verify` says why")
 
 
-def _remark_some(out: Output, lines: list[str]) -> None:
-    for line in lines[:_SHOWN_LINES]:
-        out.remark(line)
-    if len(lines) > _SHOWN_LINES:
-        out.remark(f"... and {len(lines) - _SHOWN_LINES} more")
-
-
 @app.command(
     epilog=examples(
         "tune db export trials.jsonl.xz", "tune db export bests.jsonl.xz --bests", "tune db export - --db team.db"
@@ -272,10 +262,13 @@ def export(
 
 
 def _exported(store: Store, bests: bool) -> Iterable[Trial]:
-    if not bests:
-        return store.trials()
+    return current_bests(store) if bests else store.trials()
+
+
+def current_bests(store: Store) -> list[Trial]:
+    """Return the best trial of each workload on each device, of templates as they are here now."""
     versions = template_versions()
-    return all_best(store, usable=lambda trial: versions.get(trial.config.template) == trial.template_version)
+    return _all_best(store, usable=lambda trial: versions.get(trial.config.template) == trial.template_version)
 
 
 def template_versions() -> dict[str, int]:
@@ -341,7 +334,7 @@ def verify(
     with Output(as_json) as out, open_db(db, create=False, read_only=measure is None) as store:
         problems = list(maintain.verify(store))
         trials = None if problems else store.stats().trials
-        _remark_some(out, problems)
+        out.remark_some(problems)
         out.show(f"{db}: {len(problems)} problems" if problems else f"{db}: {trials} trials, all good")
         result: dict[str, Any] = {"trials": trials, "problems": problems}
         if measure is not None and not problems:

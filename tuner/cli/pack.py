@@ -21,17 +21,15 @@ from tuner.cli.common import (
     check_parent_writable,
     import_plugins,
 )
-from tuner.cli.db import all_best, template_versions
+from tuner.cli.db import current_bests
 from tuner.cli.examples import examples
 from tuner.cli.pulling import Pull, as_dict, exit_of, looked_at, pull_all, remarked, untrusted
 from tuner.errors import BadInput, VerificationFailed
 
 if TYPE_CHECKING:
     from tuner.packs.pack import Pack
-    from tuning_db.record import Trial
+    from tuning_db.record import DeviceKey
     from tuning_db.store import Store
-
-_SHOWN_LINES = 20  # dropped configs that are shown to a person; --json has all
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -74,7 +72,7 @@ def make(
     check_parent_writable(file)
     with Output(as_json) as out, open_db(db, create=False, read_only=True) as store:
         chosen = family or _only_family(store)
-        trials = [trial for trial in _bests(store) if f"{trial.device.kind}/{trial.device.family}" == chosen]
+        trials = [trial for trial in current_bests(store) if _group(trial.device) == chosen]
         if not trials:
             raise BadInput(f"{store.name}: has no config for {chosen} that could be a best; it has {_families(store)}")
         pack = write_pack(file, file.stem, trials, Keys().own(), note)
@@ -237,17 +235,17 @@ def keys(as_json: JsonOption = False) -> None:
         out.result({"own": own, "trusted": Keys().trusted()})
 
 
-def _bests(store: Store) -> list[Trial]:
-    versions = template_versions()
-    return all_best(store, usable=lambda trial: versions.get(trial.config.template) == trial.template_version)
+def _group(device: DeviceKey) -> str:
+    """Return what --family calls the devices of a kind and a family."""
+    return f"{device.kind}/{device.family}"
 
 
 def _families(store: Store) -> str:
-    return ", ".join(sorted({f"{device.kind}/{device.family}" for device in store.devices()})) or "none"
+    return ", ".join(sorted(set(map(_group, store.devices())))) or "none"
 
 
 def _only_family(store: Store) -> str:
-    found = {f"{device.kind}/{device.family}" for device in store.devices()}
+    found = set(map(_group, store.devices()))
     if len(found) > 1:
         raise BadInput(f"{store.name}: has configs of several families: choose with --family: {_families(store)}")
     return next(iter(found), "any device")

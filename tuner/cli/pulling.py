@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from tuning_db.record import Trial
     from tuning_db.store import Store
 
-_SHOWN_LINES = 20  # dropped configs that are shown to a person; --json has all
-
 
 @dataclass(frozen=True)
 class Pull:
@@ -141,10 +139,7 @@ def _probed(trials: list[Trial], to: Pull) -> list[Probed]:
 
 def remarked(out: Output, dropped: list[Dropped]) -> list[dict[str, str]]:
     """Show what was dropped and why, and return it for a program."""
-    for one in dropped[:_SHOWN_LINES]:
-        out.remark(f"dropped {one}")
-    if len(dropped) > _SHOWN_LINES:
-        out.remark(f"... and {len(dropped) - _SHOWN_LINES} more")
+    out.remark_some([f"dropped {one}" for one in dropped])
     return [{"config": str(one).partition(": ")[0], "reason": one.reason} for one in dropped]
 
 

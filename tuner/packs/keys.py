@@ -18,7 +18,7 @@ from tuner.errors import BadInput
 
 OWN = "me"  # the name of the user's own key, which is always trusted
 _KEY = re.compile(r"[0-9a-f]{64}")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
 def public_key(private: Ed25519PrivateKey) -> str:
@@ -80,7 +80,7 @@ class Keys:
 
     def trust(self, key: str, name: str) -> None:
         """Trust the packs that a key signs. Raises BadInput for a name that cannot be used or is another key's."""
-        if not _NAME.fullmatch(name) or name == OWN:
+        if not NAME.fullmatch(name) or name == OWN:
             raise BadInput(f"{name!r} cannot name a key: give letters, digits, '.', '_' or '-', and not {OWN!r}")
         key = check_key(key)
         known = {path.name: check_key(path.read_text()) for path in self._files()}
@@ -100,4 +100,4 @@ class Keys:
         found.unlink()
 
     def _files(self) -> list[Path]:
-        return sorted(path for path in (self._folder / "trusted").glob("*") if _NAME.fullmatch(path.name))
+        return sorted(path for path in (self._folder / "trusted").glob("*") if NAME.fullmatch(path.name))

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import lzma
-import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -20,9 +18,10 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from board_agent.parsing import parse_json
 from tuner.errors import BadInput
 from tuner.files import write_whole
-from tuner.packs.keys import check_key, is_signed, public_key
+from tuner.packs.keys import NAME, check_key, is_signed, public_key
 from tuning_db.errors import DatabaseError
 from tuning_db.logs import line_of, trial_of
 from tuning_db.record import Trial, canonical_json, tolerance_of
@@ -33,7 +32,6 @@ FORMAT, VERSION = "edgetune-pack", 1
 MOST_BYTES = 1 << 26  # of a file
 _MOST_TEXT = 1 << 28  # a small compressed file can hold gigabytes
 _XZ = b"\xfd7zXZ\0"  # what such a file begins with
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
 @dataclass(frozen=True)
@@ -78,7 +76,7 @@ class Dropped:
 def write_pack(path: Path, name: str, trials: Sequence[Trial], key: Ed25519PrivateKey, note: str = "") -> Pack:
     """Write a signed pack of trials and return it. Raises BadInput if trials cannot make one, or the file cannot be
     written."""
-    if not _NAME.fullmatch(name):
+    if not NAME.fullmatch(name):
         raise BadInput(f"{name!r} cannot name a pack: give letters, digits, '.', '_' or '-'")
     if not trials:
         raise BadInput("there is no config to make a pack of")
@@ -183,8 +181,8 @@ def _parts(content: bytes, title: str) -> tuple[bytes, bytes, bytes]:
 
 def _object(line: bytes, title: str, which: str) -> dict[str, Any]:
     try:
-        found = json.loads(line)
-    except (ValueError, RecursionError) as error:
+        found = parse_json(line)
+    except ValueError as error:
         raise BadInput(f"{title}: is no pack: its {which} line is not JSON") from error
     if not isinstance(found, dict):
         raise BadInput(f"{title}: is no pack: its {which} line is no JSON object")

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urljoin, urlsplit
 
+from board_agent.parsing import parse_json
 from tuner.errors import BadInput
 from tuner.files import write_whole
 from tuner.packs.pack import MOST_BYTES, SUFFIX
@@ -104,10 +105,10 @@ def _of_address(address: str) -> dict[str, bytes]:
     base = address.rstrip("/") + "/"
     index = urljoin(base, INDEX)
     try:
-        names = json.loads(_download(index))
+        names = parse_json(_download(index))
         if not isinstance(names, list) or not all(isinstance(name, str) and _FILE.fullmatch(name) for name in names):
             raise ValueError("it is no list of packs")
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise BadInput(f"{index}: is not what `tune pack push` writes: {error}") from error
     if not names:
         raise BadInput(f"{address}: has no packs")

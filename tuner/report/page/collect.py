@@ -35,7 +35,7 @@ def collect(
     the DeviceKey. Raises DatabaseError if the store cannot be read, BadInput if a module cannot.
     """
     networks = {str(folder): tasks_of(folder) for folder in modules}
-    context = Context(store, scan(store, networks), modules, benches, roofs or {})
+    context = Context(store, scan(store, networks), modules, networks, benches, roofs or {})
     data = {
         "format": FORMAT,
         "made": datetime.now(UTC).timestamp(),

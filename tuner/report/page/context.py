@@ -13,6 +13,7 @@ from sqlalchemy import select
 from templates.traffic import bytes_of
 from tuner.precision import precision_of
 from tuner.report.page.names import device_text, distinct_texts, flop_or_none
+from tuner.report.page.networks import Task
 from tuner.report.page.scan import Pair, Pass
 from tuner.report.text import knobs_text
 from tuning_db import schema
@@ -27,6 +28,7 @@ class Context:
     """A database that has been read once, and what `collect` was given besides.
 
     - `found` has the results of the pass over the trials. Its pairs are ids of a workload and a device.
+    - `networks` has how often each module computes its tasks, by its folder.
     - `benches` are what `tune bench --json` printed.
     - `roofs` has what `devices.roof.roof_of` measured, by the `key` of the DeviceKey.
     """
@@ -34,6 +36,7 @@ class Context:
     store: Store
     found: Pass
     modules: Sequence[Path]
+    networks: Mapping[str, Mapping[Task, int]]
     benches: Sequence[Mapping[str, Any]]
     roofs: Mapping[str, Mapping[str, Any]]
 

@@ -92,7 +92,8 @@ class Pass:
     samples: dict[tuple[Pair, str], list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
     succeeded: Counter[tuple[Pair, str]] = field(default_factory=Counter)  # of each task and template
     pieces: dict[Pair, float] = field(default_factory=dict)  # seconds of the latest measurement
-    progress: dict[tuple[str, int], Progress] = field(default_factory=dict)  # by network, or ALL, and device
+    # By network, or ALL, and device.
+    progress: dict[tuple[str, int], Progress] = field(default_factory=lambda: defaultdict(Progress))
 
 
 def scan(store: Store, networks: Mapping[str, Collection[Task]] | None = None) -> Pass:
@@ -210,7 +211,7 @@ class _Reader:
         if better:
             self._bests[pair] = seconds
         for network in self._networks_of(pair):
-            progress = self._found.progress.setdefault((network, device), Progress())
+            progress = self._found.progress[network, device]
             progress.active += since if since <= PAUSE else 0.0
             if better:
                 progress.steps.append((progress.active, pair, seconds))

@@ -7,7 +7,6 @@ from typing import Any
 
 from tuner.module import read_manifest
 from tuner.report.page.context import Context
-from tuner.report.page.networks import tasks_of
 from tuner.report.page.scan import ALL, Pair, Progress
 
 _STEP = 0.002  # a point is left out if it lowers the time by a smaller share of it
@@ -18,8 +17,8 @@ def collect(context: Context) -> dict[str, Any]:
     seconds of an inference) at which something better was found. Raises BadInput if a module is none."""
     found, falls = context.found, []
     for folder in context.modules:
-        tasks, name = tasks_of(folder), read_manifest(folder).model["name"]
-        weights = {p: tasks[found.workloads[p[0]].key, found.devices[p[1]].key] for p in context.pairs}
+        tasks, name = context.networks[str(folder)], read_manifest(folder).model["name"]
+        weights = {p: tasks.get((found.workloads[p[0]].key, found.devices[p[1]].key), 0) for p in context.pairs}
         falls += [
             _fall(context, f"operators of {name}", device, progress, weights)
             for (network, device), progress in found.progress.items()
