@@ -16,6 +16,8 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tuner.activity import Activity, listening
+    from tuner.cli.progress import verbose
     from tuner.devices import Device, open_device
     from tuner.errors import BadInput
     from tuner.graph import FusedGraph, Model, fuse, load_exported, load_onnx, tasks_of
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 __version__ = version("edgetune")
 
 _HOMES = {
+    "Activity": "tuner.activity",
     "BadInput": "tuner.errors",
     "Budget": "tuner.session",
     "BuildOptions": "tuner.module",
@@ -48,6 +51,7 @@ _HOMES = {
     "Workload": "tuning_db.record",
     "build": "tuner.module",
     "fuse": "tuner.graph",
+    "listening": "tuner.activity",
     "load": "tuner.module",
     "load_exported": "tuner.graph",
     "load_onnx": "tuner.graph",
@@ -58,10 +62,12 @@ _HOMES = {
     "tasks_of": "tuner.graph",
     "torch_operator": "tuner.interop",
     "tune": "tuner.session",
+    "verbose": "tuner.cli.progress",
     "verify": "tuner.module",
 }
 
 __all__ = [
+    "Activity",
     "BadInput",
     "Budget",
     "BuildOptions",
@@ -81,6 +87,7 @@ __all__ = [
     "Workload",
     "build",
     "fuse",
+    "listening",
     "load",
     "load_exported",
     "load_onnx",
@@ -91,6 +98,7 @@ __all__ = [
     "tasks_of",
     "torch_operator",
     "tune",
+    "verbose",
     "verify",
 ]
 

@@ -20,11 +20,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from tuner.cli.completion import DEVICE_USAGES, DEVICES, SEARCHERS, VENDORS, one_of, several_of
+from tuner.cli.progress import Display
 from tuner.cli.terminal import console, fitted
 from tuner.errors import BadInput, choices
 
@@ -175,21 +176,19 @@ class Output:
         self.as_json = as_json
         self._console = console(sys.stdout)
         self._remarks = console(sys.stderr)
+        self._display = Display(self._remarks)
         self._stdout_fd: int | None = None
-
-    @property
-    def progress(self) -> Console:
-        """Return the console of standard error, for text that matters only while it is shown."""
-        return self._remarks
 
     def __enter__(self) -> Self:
         if self.as_json:
             sys.stdout.flush()
             self._stdout_fd = os.dup(1)
             os.dup2(2, 1)
+        self._display.__enter__()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._display.__exit__(kind, error, at)
         if self._stdout_fd is not None:
             sys.stdout.flush()
             os.dup2(self._stdout_fd, 1)
@@ -197,8 +196,9 @@ class Output:
             self._stdout_fd = None
 
     def remark(self, text: str) -> None:
-        """Print one line on standard error."""
-        self._remarks.print(text, highlight=False, soft_wrap=True)
+        """Print one line on standard error. Any thread may call this."""
+        with self._display.aside():
+            self._remarks.print(text, highlight=False, soft_wrap=True)
 
     def remark_some(self, lines: Sequence[str]) -> None:
         """Print the first of many lines on standard error, and how many more there are."""
@@ -210,16 +210,17 @@ class Output:
     def show(self, what: RenderableType) -> None:
         """Print text or a table, as part of the result for a person. Under --json it goes to standard error."""
         shown_on = self._remarks if self.as_json else self._console
-        if isinstance(what, str):
-            shown_on.print(what, highlight=False, soft_wrap=True)
-        elif isinstance(what, Table) and shown_on.is_terminal:
-            table, left_out = fitted(what, shown_on.width)
-            shown_on.print(table)
-            if left_out:
-                advice = "a wider terminal, a file and --json have them"
-                shown_on.print(Text(f"left out: {', '.join(left_out)}; {advice}", style="dim"))
-        else:
-            shown_on.print(what)
+        with self._display.aside():
+            if isinstance(what, str):
+                shown_on.print(what, highlight=False, soft_wrap=True)
+            elif isinstance(what, Table) and shown_on.is_terminal:
+                table, left_out = fitted(what, shown_on.width)
+                shown_on.print(table)
+                if left_out:
+                    advice = "a wider terminal, a file and --json have them"
+                    shown_on.print(Text(f"left out: {', '.join(left_out)}; {advice}", style="dim"))
+            else:
+                shown_on.print(what)
 
     def result(self, value: dict[str, Any]) -> None:
         """Print the result for a program as JSON, or do nothing without --json. A command calls this once, last."""

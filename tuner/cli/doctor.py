@@ -19,6 +19,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from tuner.activity import activity
 from tuner.cli.common import JsonOption, Output
 from tuner.errors import BadInput, TuneError
 
@@ -76,7 +77,13 @@ def examine() -> list[Finding]:
         _temporary_space,
         _space_here,
     ]
-    return [check() for check in needed] + _opencl() + _offline() + [_optional(*extra) for extra in _EXTRAS]
+    with activity("examining this machine"):
+        findings = [check() for check in needed]
+    with activity("looking for OpenCL drivers, and running a kernel on each device"):
+        findings += _opencl()
+    with activity("looking for compilers for other devices"):
+        findings += _offline()
+    return findings + [_optional(*extra) for extra in _EXTRAS]
 
 
 def _python() -> Finding:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import tempfile
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.progress import Progress as Bar
 from rich.table import Table
 
 from tuner.cli.common import (
@@ -30,13 +27,11 @@ from tuner.cli.common import (
 )
 from tuner.cli.mixtures import Latencies, TimingRequest, latency_table, measure_latencies, timing_asked
 from tuner.cli.network import BatchOption, ModelArgument, Network, ShapeOption, network_asked
-from tuner.cli.progress import LINE_SECONDS
 from tuner.errors import BadInput
 from tuner.files import write_whole
 
 if TYPE_CHECKING:
     from tuner.quantization import Judged, Pixels, Quantized, Variant
-    from tuner.quantization.choosing import Progress
 
 _CURVE = 8  # variants that are measured for a report or for latencies, besides those that the bounds need
 _ROWS = 15  # operators in the table besides those in float: those that cost most
@@ -201,9 +196,8 @@ def _quantized(request: _Request, pixels: Pixels, out: Output) -> tuple[Quantize
             out.remark(f"{request.samples}: holds one sample, which is calibrated with and judged on: give more")
         rows = prepared.inputs[0].shape[0] if prepared.inputs and prepared.inputs[0].shape else 1
         labels = None if request.labels is None else read_labels(request.labels, len(samples), rows)
-        with _shown(out) as progress:
-            wanted = Wanted(Calibration(Ranges(method), percentile), Bounds(*request.bounds), labels, request.curve)
-            done = quantize(prepared, samples, wanted, scratch=Path(folder), progress=progress)
+        wanted = Wanted(Calibration(Ranges(method), percentile), Bounds(*request.bounds), labels, request.curve)
+        done = quantize(prepared, samples, wanted, scratch=Path(folder))
         if request.timing is None:
             return done, None
         return done, measure_latencies(network, done.choice, samples[0], request.timing, out)
@@ -227,24 +221,6 @@ def _numbers(option: str, text: str) -> tuple[float, ...]:
     if not numbers:
         raise BadInput(f"{option} {text}: give one number, or one for each channel, separated by commas")
     return numbers
-
-
-@contextmanager
-def _shown(out: Output) -> Iterator[Progress]:
-    """Give a function that shows progress: as a bar on a terminal, elsewhere as a line every few seconds."""
-    console, last = out.progress, [float("-inf")]
-    if console.is_terminal:
-        with Bar(console=console, transient=True) as bar:
-            task = bar.add_task("")
-            yield lambda what, done, count: bar.update(task, description=what, completed=done, total=count or None)
-        return
-
-    def line(what: str, done: int, count: int) -> None:
-        if time.monotonic() - last[0] >= LINE_SECONDS:
-            last[0] = time.monotonic()
-            out.remark(f"{what}: {done} of {count}" if count else what)
-
-    yield line
 
 
 def _show(done: Quantized, has_labels: bool, out: Output) -> None:

@@ -5,7 +5,6 @@ Start at `Stager`.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tuner.cli.common import Output, integers, seconds_of
-from tuner.cli.progress import LINE_SECONDS
 from tuner.errors import BadInput, last_line
 
 if TYPE_CHECKING:
@@ -75,7 +73,6 @@ class Stager:
     options: StageOptions
     out: Output
     result: dict[str, Any] | None = None
-    _last_line: float = 0.0
 
     def __call__(self, placed: Placed) -> Placed:
         """Return the faster of the network in stages and the network that runs one kernel after the other.
@@ -84,9 +81,8 @@ class Stager:
         """
         from tuner.stages.plan import plan_stages
 
-        self._last_line = time.monotonic()
         try:
-            plan = plan_stages(placed, self.device, self.store, self.options, self._progress)
+            plan = plan_stages(placed, self.device, self.store, self.options)
         except (BadInput, RuntimeError, MemoryError) as error:
             line = last_line(error)
             self.out.remark(f"no stages: {line}; the kernels run one after the other")
@@ -94,11 +90,6 @@ class Stager:
             return placed
         self._show(plan)
         return plan.placed
-
-    def _progress(self, measured: int) -> None:
-        if time.monotonic() - self._last_line >= LINE_SECONDS:
-            self._last_line = time.monotonic()
-            self.out.remark(f"stages: {measured} timed")
 
     def _show(self, plan: StagePlan) -> None:
         schedule = plan.schedule or ()

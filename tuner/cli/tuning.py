@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import typer
 
+from tuner.activity import activity
 from tuner.cli.common import DEFAULT_LEASE, INTERRUPTED, Output, Preset, import_plugins, threads_text
-from tuner.cli.progress import ProgressDisplay
 from tuner.errors import BadInput
 
 if TYPE_CHECKING:
@@ -81,12 +81,13 @@ def tune_tasks(request: Request, make_tasks: Callable[[Target], Sequence[Task]],
             f"{threads_text(device.threads)}; {store.name}"
         )
         options = MeasureOptions(plugins=plugins, ray=request.ray)
-        with ProgressDisplay(out.progress) as display, open_runner(device, options, display.note) as runner:
+        with activity("starting what builds and measures"):
+            opened = open_runner(device, options, out.remark)
+        with opened as runner:
             tune_options = TuneOptions(
                 searcher=searcher,
                 budget=budget,
                 seed=request.seed,
-                progress=display.show,
                 exact=request.exact,
                 only=request.only or None,
                 lease_seconds=request.lease_seconds,
@@ -98,9 +99,21 @@ def tune_tasks(request: Request, make_tasks: Callable[[Target], Sequence[Task]],
     report = replace(report, spent=spent)
     out.show(task_table(report))
     out.show(session_summary(report))
-    for remark in report.remarks:
+    for remark in (*report.remarks, *_used_up(report, request)):
         out.remark(remark)
     return report
+
+
+def _used_up(report: SessionReport, request: Request) -> Iterator[str]:
+    """Yield a remark if nothing was measured, because what earlier runs measured counts as well."""
+    if report.new_trials or report.stopped not in ("time", "trials"):
+        return
+    if report.stopped == "time" and request.seconds is not None:
+        minutes = request.seconds / 60
+        asked, more = f"--minutes {minutes:g}", f"--minutes {2 * minutes:g}"
+    else:
+        asked, more = f"--trials {request.trials}", f"--trials {2 * (request.trials or 0)}"
+    yield f"nothing was measured: earlier runs with this database have used up {asked}, for they count: give {more}"
 
 
 def finish(report: SessionReport, out: Output, **more: Any) -> None:

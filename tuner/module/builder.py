@@ -20,6 +20,7 @@ from typing import Any, Literal
 from tvm import tirx
 from tvm.ir import Var
 
+from tuner.activity import activity
 from tuner.devices import Device, check_storage
 from tuner.errors import BadInput, last_line
 from tuner.graph import (
@@ -138,7 +139,8 @@ def build_placed(
     _prepare(directory, network, devices)
     host = host_of([device.target for device in devices])
     linking = Linking(options.linker or (check_toolchain(host),), machine_of(host)) if options.link else None
-    chosen = _choices(network, devices, planned, store, options.exact)
+    with activity("choosing configs"):
+        chosen = _choices(network, devices, planned, store, options.exact)
     if options.objective != "latency" or options.max_weights is not None or options.max_memory is not None:
         chosen = _smaller(network, devices, chosen, planned=planned, store=store, options=options)
     device_plans = [
@@ -148,12 +150,14 @@ def build_placed(
     for device, kernels in zip(devices, chosen, strict=True):
         sources = Counter(choice.source for choice in kernels.values())
         _log.info("configs for %s, by source: %s", device.title, dict(sources) or "none")
-    placed = _lowered(network, device_plans, planned, options)
+    with activity(f"lowering {len(network.steps)} operators"):
+        placed = _lowered(network, device_plans, planned, options)
     _log.info("lowered %d steps to %d functions", len(network.steps), len(placed.module.functions))
     capture = devices[0].target if placed.captured else None
     workspaces, memory = Workspaces(), PlannedMemory()
     try:
-        executable = compile_module(placed.module, host, len(devices), capture, instruments=[workspaces, memory])
+        with activity(f"compiling {len(placed.module.functions)} functions"):
+            executable = compile_module(placed.module, host, len(devices), capture, instruments=[workspaces, memory])
     except Exception as error:  # of any type: TVM raises many, none of which names a function
         remedy = REMEDY if not devices[0].is_host else "this is a fault of edgetune's: please report it with the model"
         raise BadInput(f"{network.model.name}: {culprit(placed.module, error)}; {remedy}") from error

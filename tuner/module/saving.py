@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import tvm
 
+from tuner.activity import activity
 from tuner.devices.parallel import pool_library
 from tuner.errors import BadInput
 from tuner.graph import Program
@@ -108,7 +109,8 @@ def save(
     try:
         try:
             os.chmod(partial, 0o755)
-            kernels, objects = _write_files(contents, partial, linking)
+            with activity("generating code and linking it"):
+                kernels, objects = _write_files(contents, partial, linking)
             if contents.parallel and linking is not None:
                 _write_pool(partial, linking.machine)
             constants = tuple(write_constants(i, arrays, partial) for i, arrays in enumerate(contents.constants))

@@ -15,6 +15,7 @@ from templates.operator import operator_named
 from templates.reference import Operands, reference, relative_error, same_integers, steps_off
 from templates.template import Layout, anchor_template, tolerance_with
 from templates.workloads import anchor_of
+from tuner.activity import activity
 from tuner.errors import VerificationFailed
 from tuner.graph import AnchorStep, FusedGraph, OperatorStep, TunedStep
 from tuner.module.inputs import DISTRIBUTIONS, USUAL, drawn_inputs, random_inputs
@@ -92,6 +93,7 @@ class Verifiable(Protocol):
         ...
 
 
+@activity("verifying the module")
 def verify(
     module: Verifiable,
     expected: Reference,

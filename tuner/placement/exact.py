@@ -12,6 +12,7 @@ from typing import cast
 from tvm.ir import Var
 
 from templates.template import PLAIN, Layout
+from tuner.activity import activity
 from tuner.devices import Device
 from tuner.errors import BadInput
 from tuner.graph import Alone, DevicePlan, FusedGraph, lower_alone
@@ -49,7 +50,8 @@ def plan_network(graph: FusedGraph, devices: Sequence[Device], choices: Sequence
     """
     network = _Network(graph, devices, choices, costs)
     nodes, moving = network.nodes(), network.moving()
-    found = within_memory(graph, devices, nodes, moving=moving, free=plan(nodes, moving))
+    with activity("planning, and timing what moves between steps"):
+        found = within_memory(graph, devices, nodes, moving=moving, free=plan(nodes, moving))
     return NetworkPlan(found, nodes, moving, planned_states(graph, nodes, found.states))
 
 
@@ -93,7 +95,12 @@ class _Network:
         ends = [
             Node(f"result {o.name}", (self._index[o],), tuple(State((f,), f, 0.0) for f in anywhere)) for o in results
         ]
-        return (*inputs, *map(self._node, self._graph.steps), *ends)
+        steps = []
+        with activity("timing steps that the database lacks", len(self._graph.steps)) as done:
+            for step in self._graph.steps:
+                steps.append(self._node(step))
+                done(len(steps))
+        return (*inputs, *steps, *ends)
 
     def moving(self) -> Moving:
         return Moving(self._copied, self._transformed)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -15,6 +14,7 @@ import onnxruntime
 from onnxruntime.quantization import CalibrationDataReader, CalibrationMethod
 from onnxruntime.quantization.calibrate import TensorsData, create_calibrator
 
+from tuner.activity import activity
 from tuner.errors import BadInput, last_line
 from tuner.module.reference import plain_options
 from tuner.quantization.operators import JOINTS, MOVERS, PRODUCTS
@@ -58,12 +58,11 @@ def value_ranges(
     calibration: Calibration,
     *,
     scratch: Path,
-    progress: Callable[[int, int], None],
 ) -> TensorsData:
     """Return the ranges of all tensors that products, joints and movers read and write, by their names.
 
-    Samples are read one by one, and `progress` is called with the number of those done and of all. Files go to the
-    folder `scratch`. Raises BadInput for a sample that does not fit, or that onnxruntime cannot run.
+    Samples are read one by one. Files go to the folder `scratch`. Raises BadInput for a sample that does not fit, or
+    that onnxruntime cannot run.
     """
     method, extra = _OPTIONS[calibration.method]
     if calibration.method is Method.PERCENTILE:
@@ -81,10 +80,11 @@ def value_ranges(
         calibrator.augmented_model_path, plain_options(), providers=["CPUExecutionProvider"]
     )
     try:
-        for index, sample in enumerate(samples):
-            progress(index, len(samples))
-            with contextlib.redirect_stdout(io.StringIO()):  # histograms are told of there
-                calibrator.collect_data(_Reader(sample))
+        with activity("calibrating", len(samples)) as done:
+            for index, sample in enumerate(samples):
+                done(index)
+                with contextlib.redirect_stdout(io.StringIO()):  # histograms are told of there
+                    calibrator.collect_data(_Reader(sample))
         with contextlib.redirect_stdout(io.StringIO()):
             return calibrator.compute_data()
     except BadInput:

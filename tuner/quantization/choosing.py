@@ -15,6 +15,7 @@ import numpy as np
 import onnx
 from onnxruntime.quantization.calibrate import TensorsData
 
+from tuner.activity import activity
 from tuner.errors import BadInput, last_line
 from tuner.quantization.judging import Judge, Quality
 from tuner.quantization.operators import NO_READER, Network, Operator
@@ -22,8 +23,6 @@ from tuner.quantization.writing import quantised_model
 
 _SENSITIVITY_SAMPLES = 8  # an operator's cost is measured on; the bounds are measured on all
 _BOUND = "kept by the bound: in integers it costs most"
-
-Progress = Callable[[str, int, int], None]  # what is done, the number of steps done, and of all
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,6 @@ def choose(
     bounds: Bounds,
     *,
     curve: int = 0,
-    progress: Progress = lambda *_: None,
 ) -> Choice:
     """Return the network with as few operators in float as the bounds allow.
 
@@ -93,17 +91,14 @@ def choose(
 
     Raises BadInput if no operator can be quantised within the bounds, or at all.
     """
-    return _Chooser(model, ranges, judge, bounds, progress).choose(curve)
+    return _Chooser(model, ranges, judge, bounds).choose(curve)
 
 
 class _Chooser:
     """Measures variants of one network, each once."""
 
-    def __init__(
-        self, model: onnx.ModelProto, ranges: TensorsData, judge: Judge, bounds: Bounds, progress: Progress
-    ) -> None:
-        self._model, self._ranges, self._judge = model, ranges, judge
-        self._bounds, self._progress = bounds, progress
+    def __init__(self, model: onnx.ModelProto, ranges: TensorsData, judge: Judge, bounds: Bounds) -> None:
+        self._model, self._ranges, self._judge, self._bounds = model, ranges, judge, bounds
         self._network = Network(model)
         self._variants: dict[int, Variant] = {}
         self._ranked: list[str] = []
@@ -129,10 +124,11 @@ class _Chooser:
     def _costs(self, names: Sequence[str]) -> dict[str, float]:
         """Return the SQNR of the outputs if each of these operators is quantised alone, in decibels."""
         few = range(min(_SENSITIVITY_SAMPLES, len(self._judge)))
-        costs = {}
-        for done, name in enumerate(names):
-            self._progress("quantising each operator alone", done, len(names))
-            costs[name] = self._quality({name}, few).sqnr
+        costs: dict[str, float] = {}
+        with activity("quantising each operator alone", len(names)) as done:
+            for name in names:
+                done(len(costs))
+                costs[name] = self._quality({name}, few).sqnr
         return costs
 
     def _fewest(self, exact: Quality) -> int:
@@ -157,9 +153,9 @@ class _Chooser:
     def _variant(self, in_float: int) -> Variant:
         """Measure the network with so many of the operators that cost most in float."""
         if in_float not in self._variants:
-            self._progress(f"measuring with {in_float} operators kept in float", len(self._variants), 0)
             nodes = self._network.quantised(self._ranked[in_float:])
-            quality = self._quality(nodes, None)
+            with activity(f"judging the network with {in_float} operators kept in float"):
+                quality = self._quality(nodes, None)
             whole = [op for op in self._network.operators if op.name in nodes]
             all_adds = sum(op.multiply_adds for op in self._network.operators)
             share = sum(op.multiply_adds for op in whole) / max(all_adds, 1)

@@ -11,7 +11,7 @@ import numpy as np
 
 from tuner.errors import BadInput
 from tuner.quantization.calibration import Calibration, value_ranges
-from tuner.quantization.choosing import Bounds, Choice, Progress, choose
+from tuner.quantization.choosing import Bounds, Choice, choose
 from tuner.quantization.judging import Judge
 from tuner.quantization.prepare import Prepared
 from tuner.quantization.samples import Samples
@@ -41,12 +41,10 @@ class Quantized:
     classes: str | None
 
 
-def quantize(
-    prepared: Prepared, samples: Samples, wanted: Wanted, *, scratch: Path, progress: Progress = lambda *_: None
-) -> Quantized:
+def quantize(prepared: Prepared, samples: Samples, wanted: Wanted, *, scratch: Path) -> Quantized:
     """Quantise a prepared network. One sample in four is held out, and what quantising costs is measured on these.
 
-    Temporary files go to the folder `scratch`. `progress` is called before every step.
+    Temporary files go to the folder `scratch`.
 
     Raises BadInput for samples that do not fit, for bounds that the network's outputs say nothing about, or that no
     quantised network keeps.
@@ -59,14 +57,8 @@ def quantize(
             "the network has no output with one number for each class, (rows, classes), so --max-drop and --labels say "
             "nothing of it: bound its SQNR with --min-sqnr"
         )
-    ranges = value_ranges(
-        prepared.model,
-        samples.chosen(used),
-        wanted.calibration,
-        scratch=scratch,
-        progress=lambda done, count: progress("calibrating", done, count),
-    )
-    choice = choose(prepared.model, ranges, judge, wanted.bounds, curve=wanted.curve, progress=progress)
+    ranges = value_ranges(prepared.model, samples.chosen(used), wanted.calibration, scratch=scratch)
+    choice = choose(prepared.model, ranges, judge, wanted.bounds, curve=wanted.curve)
     return Quantized(choice, len(used), len(held), judge.classes)
 
 

@@ -21,6 +21,7 @@ import numpy as np
 
 from board_agent.timing import Repetition
 from templates.reference import relative_error
+from tuner.activity import activity
 from tuner.arrays import write_arrays
 from tuner.errors import BadInput
 from tuner.measure.scratch import Scratch
@@ -167,7 +168,6 @@ def compare(
     A peer that is not installed, or that fails, is skipped with a reason. Raises BadInput for an unknown peer, and
     where none of the peers asked for is installed; ContenderFailed if our own module fails.
     """
-    say = progress or (lambda _: None)
     known = [peer_named(name) for name in dict.fromkeys(peers)]
     skipped = {peer.name: f"not installed: {peer.install}" for peer in known if not available(peer)}
     if known and len(skipped) == len(known):
@@ -177,19 +177,19 @@ def compare(
         write_arrays(folder / "inputs.npz", inputs)
         running: dict[str, Contender] = {}
         for name in [OURS, *(peer.name for peer in known if peer.name not in skipped)]:
-            say(f"starting {name}")
             source = module if name == OURS else model
             files = (str(folder / "inputs.npz"), str(folder / f"{name}.npz"))
             spec = Spec(name, str(source.resolve()), options.threads, options.cpus, *files)
             try:
-                running[name] = stack.enter_context(_started(spec, folder / f"{name}.log"))
+                with activity(f"starting {name}"):
+                    running[name] = stack.enter_context(_started(spec, folder / f"{name}.log"))
             except ContenderFailed as failure:
                 if name == OURS:
                     raise
                 skipped[name] = str(failure)
-        times = alternate(running, options.rounds, options.block_seconds, say)
-        say("profiling")
-        profile = Profile.from_dict(running[OURS].profile())
+        times = alternate(running, options.rounds, options.block_seconds, progress or (lambda _: None))
+        with activity("profiling"):
+            profile = Profile.from_dict(running[OURS].profile())
         manifest = read_manifest(module)
         measured = {
             name: _measured(name, running[name], times[name], folder=folder, manifest=manifest) for name in running
@@ -214,10 +214,10 @@ def time_together(
         write_arrays(folder / "inputs.npz", inputs)
         running: dict[str, Contender] = {}
         for number, (name, module) in enumerate(modules.items()):
-            progress(f"starting {name}")
             files = (str(folder / "inputs.npz"), str(folder / f"{number}.npz"))
             spec = Spec(OURS, str(module.resolve()), options.threads, options.cpus, *files)
-            running[name] = stack.enter_context(_started(spec, folder / f"{number}.log"))
+            with activity(f"starting {name}"):
+                running[name] = stack.enter_context(_started(spec, folder / f"{number}.log"))
         times = alternate(running, options.rounds, options.block_seconds, progress)
     return {name: median(map(median, blocks)) for name, blocks in times.items()}
 

@@ -13,6 +13,7 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 
 from templates.template import search_space
+from tuner.activity import Meter, activity
 from tuner.devices import Device
 from tuner.measure.runner import Candidate, Runner
 from tuner.session.clock import SessionClock
@@ -54,27 +55,31 @@ def tune(
     """
     if len({t.workload for t in tasks}) < len(tasks):
         raise ValueError("two tasks have the same workload: make one of them, with the sum of their occurrences")
-    session = _composed(tasks, device, store, runner, options or TuneOptions())
-    search, comparison = _Search(session), Comparison(session)
-    try:
-        with session.sharing:
-            stopped = search.run()
-            session.clock.mark_met(session.budget.tasks)  # not after an interrupt: some were not come to
-            comparison.run()
-    except KeyboardInterrupt:
-        stopped = Stopped.INTERRUPTED
+    with activity("tuning") as meter:
+        session = _composed(tasks, device, store, runner, options or TuneOptions(), meter)
+        search, comparison = _Search(session), Comparison(session)
+        try:
+            with session.sharing:
+                stopped = search.run()
+                session.clock.mark_met(session.budget.tasks)  # not after an interrupt: some were not come to
+                comparison.run()
+        except KeyboardInterrupt:
+            stopped = Stopped.INTERRUPTED
     ours = (*session.proposer.remarks(), *comparison.remarks(), *session.sharing.remarks())
     return session.reporter.report(stopped, (*ours, *runner.remarks()))
 
 
-def _composed(tasks: Sequence[Task], device: Device, store: Store, runner: Runner, options: TuneOptions) -> Session:
+def _composed(
+    tasks: Sequence[Task], device: Device, store: Store, runner: Runner, options: TuneOptions, meter: Meter
+) -> Session:
     """Return a session that begins now."""
     clock = SessionClock(options.clock, runner, store, device.key)
-    states = _states(tasks, device, store, options)
+    with activity(f"making the spaces of {len(tasks)} tasks"):
+        states = _states(tasks, device, store, options)
     tunable = [s for s in states if s.space is not None]
     sharing = Sharing(store, device.key, tunable, lease_seconds=options.lease_seconds, notice=options.notice)
     budget = SessionBudget(options.budget, tunable, clock, store, device.key)
-    reporter = Reporter(states, device.key, budget, clock, options)
+    reporter = Reporter(states, device.key, budget, clock, options, meter)
     return Session(
         runner=runner,
         clock=clock,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from tuner.activity import Meter
 from tuner.errors import NothingMeasured
 from tuner.session.clock import SessionClock
 from tuner.session.options import TuneOptions
@@ -15,8 +16,8 @@ from tuning_db.record import DeviceKey, Trial
 
 
 class Reporter:
-    """The maker of a session's reports. `states` are all of its tasks, also those without a template. It counts the
-    session's failures, which nothing else needs."""
+    """The maker of a session's reports. `states` are all of its tasks, also those without a template. Progress goes to
+    the options' function and to `meter`. It counts the session's failures, which nothing else needs."""
 
     def __init__(
         self,
@@ -25,17 +26,21 @@ class Reporter:
         budget: SessionBudget,
         clock: SessionClock,
         options: TuneOptions,
+        meter: Meter,
     ) -> None:
         self.states = states
         self._device, self._budget, self._clock, self._options = device, budget, clock, options
+        self._meter = meter
         self._failures = Counter[str]()
 
     def show(self, trials: Sequence[tuple[TaskState, Trial]], phase: Phase) -> None:
         """Report the progress after each of these trials, which were recorded together."""
         self._failures.update(str(trial.failure.kind) for _, trial in trials if trial.failure is not None)
-        if self._options.progress is not None:
-            for state, trial in trials:
-                self._options.progress(self._progress(state, trial, phase))
+        for state, trial in trials:
+            progress = self._progress(state, trial, phase)
+            self._meter(progress.session_trials, progress)
+            if self._options.progress is not None:
+                self._options.progress(progress)
 
     def _progress(self, state: TaskState, trial: Trial, phase: Phase) -> Progress:
         elapsed, new = self._clock.elapsed, sum(s.new_trials for s in self._budget.tasks)

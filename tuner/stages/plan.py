@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from statistics import median
@@ -22,6 +22,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
+from tuner.activity import activity
 from tuner.devices import Device, opencl
 from tuner.errors import BadInput, last_line
 from tuner.graph import Placed, compile_module, host_of, why_not_captured
@@ -70,13 +71,11 @@ def plan_stages(
     device: Device,
     store: Store,
     options: StageOptions,
-    progress: Callable[[int], None] = lambda _measured: None,
 ) -> StagePlan:
     """Return the best variant of a network as measured end to end: in the stages that a search finds, in those of the
     greedy schedule (if the device can run that within the limits), or one kernel after the other.
 
-    What is known is not measured again. `progress` is called with the number of stages that have been timed. On the CPU
-    a stage has at most as many groups as the device has threads.
+    What is known is not measured again. On the CPU a stage has at most as many groups as the device has threads.
 
     Raises BadInput if a kernel cannot be timed, or if the network cannot be run in stages on the device. That is so on
     a CPU with one thread, and on one without a C compiler for our thread pool. Raises RuntimeError if the device
@@ -97,13 +96,15 @@ def plan_stages(
     if known and known[0].config["finished"]:
         return _best(placed, calls, merging, times=[(t.seconds, _way(t)) for t in known], finished=True, measured=0)
     bench = StageBench(placed, calls, device, merging=merging)
-    costs = MeasuredCosts(calls, bench, device, store=store, progress=progress, merging=merging)
     end = time.monotonic() + options.seconds
     possible = _possible(options.search, device, merging)
-    found = search(graph, costs, possible, lambda: time.monotonic() < end)
-    check(graph, found.schedule)
-    schedules = _rivals((found.schedule, possible.greedy(graph)), costs, possible)
-    ways, times, graphs = _compared(placed, calls, merging, schedules=schedules, device=device)
+    with activity("timing stages") as timed:
+        costs = MeasuredCosts(calls, bench, device, store=store, progress=timed, merging=merging)
+        found = search(graph, costs, possible, lambda: time.monotonic() < end)
+        check(graph, found.schedule)
+        schedules = _rivals((found.schedule, possible.greedy(graph)), costs, possible)
+    with activity(f"comparing the network in {len(schedules)} schedules"):
+        ways, times, graphs = _compared(placed, calls, merging, schedules=schedules, device=device)
     for (schedule, captured), taken in zip(ways, times, strict=True):
         text = [s.text() for s in schedule or ()]
         config = Config("stages", {"stages": text, "captured": captured, "finished": found.finished})

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from board_agent.topology import usable_cpus
+from tuner.activity import activity
 from tuner.devices import Device
 from tuner.graph import FusedGraph
 from tuner.graph.fusion.split import Split
@@ -107,6 +108,7 @@ class PlaceOptions:
     reward: Callable[[Sequence[int]], float] | None = None
 
 
+@activity("searching for a placement")
 def place(
     way: str,
     graph: FusedGraph,

@@ -1,15 +1,19 @@
-"""What a session shows while it goes on: the task at work, the whole network's time, and how much is left."""
+"""What a command shows while it works: what it is doing, and of a session the task at work, the whole network's time,
+and how much is left."""
 
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from rich.console import Console
 
 from templates.workloads import Conv2d
 from tests.tuning_db.made import trial
-from tuner.cli.progress import ProgressDisplay
+from tuner.activity import activity
+from tuner.cli.progress import Display
 from tuner.session import Progress
 from tuner.tasks import Task
 
@@ -39,10 +43,26 @@ def progress(measured: int = 8, left: float | None = 90.0) -> Progress:
     )
 
 
-def shown(what: Progress, terminal: bool) -> str:
+class Clock:
+    """A clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+@contextmanager
+def displayed(terminal: bool, clock: Clock) -> Iterator[tuple[Display, io.StringIO]]:
     out = io.StringIO()
-    with ProgressDisplay(Console(file=out, width=80 if terminal else 140, force_terminal=terminal)) as display:
-        display.show(what)
+    with Display(Console(file=out, width=80 if terminal else 140, force_terminal=terminal), clock) as display:
+        yield display, out
+
+
+def shown(what: Progress, terminal: bool) -> str:
+    with displayed(terminal, Clock()) as (_, out), activity("tuning") as meter:
+        meter(1, what)
     return out.getvalue()
 
 
@@ -62,3 +82,66 @@ def test_a_terminal_has_a_bar_of_the_time_that_is_over() -> None:
         "task 4 of 8: conv2d 64x56x56 -> 64, 3x3/1 +bias +relu; searching; trials 17 of this task"
     )
     assert lines[0].endswith("time left 1:30")
+
+
+def test_a_file_gets_a_line_of_what_lasts_and_fewer_of_what_lasts_long() -> None:
+    clock = Clock()
+    with displayed(False, clock) as (display, out), activity("compiling 52 functions"):
+        for second in range(90):
+            clock.seconds = float(second)
+            display.tick()
+    lines = out.getvalue().splitlines()
+    assert lines[0] == "compiling 52 functions, 0:02"
+    assert 4 <= len(lines) <= 8
+
+
+def test_a_file_gets_no_line_of_what_is_soon_over() -> None:
+    clock = Clock()
+    with displayed(False, clock) as (display, out):
+        for number in range(100):
+            clock.seconds = float(number)
+            with activity(f"part {number}"):
+                display.tick()
+        clock.seconds += 60
+        display.tick()
+    assert out.getvalue() == ""
+
+
+def test_what_surrounds_an_activity_is_shown_again_behind_it() -> None:
+    clock = Clock()
+    with displayed(False, clock) as (display, out), activity("planning", 9) as planned:
+        planned(4)
+        with activity("timing copies"):
+            clock.seconds += 3
+            display.tick()
+        clock.seconds += 3
+        display.tick()
+    assert out.getvalue().splitlines() == ["timing copies, 0:03", "planning: 4 of 9, 0:03"]
+
+
+def test_a_terminal_says_at_once_that_something_is_begun_and_then_what() -> None:
+    clock = Clock()
+    with displayed(True, clock) as (display, out):
+        clock.seconds += 1
+        display.tick()
+        assert "starting, 0:01" in out.getvalue()
+        with activity("compiling \x1b[2J52 functions"):
+            clock.seconds += 1
+            display.tick()
+        said = out.getvalue()
+        assert "compiling \\u001b[2J52 functions, 0:01" in said
+        clock.seconds += 60
+        display.tick()
+        assert "starting" not in out.getvalue()[len(said) :]
+
+
+def test_a_line_that_is_printed_beside_erases_the_panel() -> None:
+    clock = Clock()
+    with displayed(True, clock) as (display, out), activity("compiling"):
+        clock.seconds += 1
+        display.tick()
+        with display.aside():
+            erased = out.getvalue()
+        assert erased.endswith("\x1b[2K")
+        display.tick()
+        assert "compiling" in out.getvalue()[len(erased) :]

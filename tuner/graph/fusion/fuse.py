@@ -21,6 +21,7 @@ from tvm.ir import Var
 from tvm.target import Target
 
 from templates.workloads import Conv2d, Dense
+from tuner.activity import activity
 from tuner.graph.fusion.byte_moves import with_moved_bytes
 from tuner.graph.fusion.byte_products import byte_product
 from tuner.graph.fusion.chain import Anchor, Chain
@@ -41,6 +42,7 @@ from tuner.graph.ir.operators import operator_of
 from tuner.graph.ir.simplify import constant, is_call
 
 
+@activity("fusing operators")
 def fuse(model: Model, *, integers: bool = False, pairs: bool = False, four_bits: bool = True) -> FusedGraph:
     """Find the anchors of a model and fuse their epilogues. If `integers`, products of 8-bit integers become anchors
     that multiply integers, which only some devices have kernels for; otherwise they are computed in float32. With

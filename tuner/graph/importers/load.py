@@ -13,6 +13,7 @@ import onnx
 import tvm
 from tvm import relax
 
+from tuner.activity import activity
 from tuner.errors import BadInput, last_line
 from tuner.graph.importers.onnx.check import check_onnx, check_operators, graph_inputs, read_onnx
 from tuner.graph.importers.onnx.dtypes import widen_halves
@@ -53,7 +54,8 @@ def load_onnx(
     """
     path = Path(path)
     try:
-        return _loaded(path, *read_onnx(path), shapes or {}, batch)
+        with activity(f"reading {path.name}"):
+            return _loaded(path, *read_onnx(path), shapes or {}, batch)
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         # A damaged file makes onnx and NumPy raise errors of many types.
         raise BadInput(f"{path}: cannot be loaded ({type(error).__name__}: {last_line(error)})") from error
