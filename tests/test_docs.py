@@ -117,7 +117,8 @@ def test_other_libraries_compete_as_it_says(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_python_of_the_manual_runs(tmp_path: Path) -> None:
     page = DOCS / "python.md"
-    tune_and_build, use, inside = (_python(page, name) for name in ("tune_and_build", "use.py", "inside"))
+    names = "tune_and_build", "listening", "use.py", "inside"
+    tune_and_build, heard, use, inside = (_python(page, name) for name in names)
     if find_spec("torch") is None:
         inside = "".join(line for line in inside.splitlines(keepends=True) if not line.startswith("backbone"))
     write_tiny_network(tmp_path / "resnet18.onnx")
@@ -132,6 +133,7 @@ def test_the_python_of_the_manual_runs(tmp_path: Path) -> None:
     with Reader(tmp_path) as reader:
         for script in (
             shorter,
+            heard,
             f"{IMAGE}{use}\n{inside}\nassert outputs['gemm_0'].shape == (1, 10)\n",
             f"{IMAGE}{shortest}\nassert outputs['gemm_0'].shape == (1, 10)\n",
             place.replace("seconds=10", "proposals=50") + "assert found.seconds < 0.1\n",

@@ -51,6 +51,13 @@ def _inputs(folder: Path) -> dict[str, np.ndarray]:
     return inputs
 
 
+def test_a_budget_that_earlier_runs_used_up_is_said(tune, tiny, tuned):
+    again = tune("model", tiny.name, *COMMON, "--trials", 34)
+    assert again.status == 0
+    assert "nothing was measured: earlier runs with this database have used up --trials 34" in again.err
+    assert "give --trials 68" in again.err
+
+
 def test_tunes_builds_runs_and_compares(tune, tiny, tuned, tmp_path):
     assert tuned["trials"] == 34
     assert tuned["stopped"] == "trials"
