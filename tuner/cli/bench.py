@@ -37,7 +37,7 @@ def command(
         str,
         typer.Option(
             "--against",
-            help="Peers, separated by commas: ort, openvino, default.",
+            help="Peers, separated by commas: ort, openvino, opencv, ncnn, mnn, default.",
             autocompletion=several_of(PEERS),
         ),
     ] = "",

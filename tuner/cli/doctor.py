@@ -240,6 +240,8 @@ def _space(what: str, folder: str, remedy: str) -> Finding:
 # Each entry has a distribution, the extra that installs it, and what it is for.
 _EXTRAS = (
     ("openvino", "openvino", "a peer of `tune bench`"),
+    ("opencv-python-headless", "peers", "a peer of `tune bench`"),
+    ("mnn", "peers", "a peer of `tune bench`"),
     ("torch", "torch", "oneDNN's kernels as rivals (--vendor onednn), torch.export programs"),
     ("stable-baselines3", "rl", "--searcher reinforcement, --placement learned"),
     ("psycopg", "postgres", "a tuning database that a team shares"),

@@ -70,7 +70,7 @@ def test_installing_keeps_what_the_shell_was_told(home):
         (["model", "m.onnx", "--trials", "many", "--vendor", "onnxruntime,on"], ["onnxruntime,onednn"]),
         (["zoo", "squ"], ["squeezenet1.0"]),
         (["op", "roi"], ["roi_align", "roi_pool"]),
-        (["bench", "m.tuned", "--against", "ort,"], ["ort,openvino", "ort,default"]),
+        (["bench", "m.tuned", "--against", "ort,o"], ["ort,openvino", "ort,opencv"]),
         (["build", "m.onnx", "--device", "cp"], ["cpu"]),
         (["model", "./res"], [""]),  # nothing of ours: bash goes on with files
         (["nosuch", "x"], [""]),

@@ -51,7 +51,8 @@ def _inputs(folder: Path) -> dict[str, np.ndarray]:
     return inputs
 
 
-def test_a_budget_that_earlier_runs_used_up_is_said(tune, tiny, tuned):
+@pytest.mark.usefixtures("tuned")
+def test_a_budget_that_earlier_runs_used_up_is_said(tune, tiny):
     again = tune("model", tiny.name, *COMMON, "--trials", 34)
     assert again.status == 0
     assert "nothing was measured: earlier runs with this database have used up --trials 34" in again.err

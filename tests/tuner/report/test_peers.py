@@ -76,5 +76,5 @@ def test_a_network_with_free_axes_is_run_for_the_sizes_of_the_inputs(tmp_path):
 
 
 def test_an_unknown_peer_is_refused_with_the_known_names():
-    with pytest.raises(BadInput, match="known: ort, openvino, default"):
+    with pytest.raises(BadInput, match="known: ort, openvino, opencv, ncnn, mnn, default"):
         peer_named("tensorrt")

@@ -7,13 +7,21 @@ of its own (see tuner.report.contender).
 from __future__ import annotations
 
 from tuner.errors import BadInput
-from tuner.report.peers import base, default, openvino, ort, ours
+from tuner.report.peers import base, default, mnn, ncnn, opencv, openvino, ort, ours
 from tuner.report.peers.base import Inference, Peer
 
 __all__ = ["Inference", "Peer", "available", "peer_named", "peer_names"]
 
 OURS = ours.Ours.name
-_PEERS: dict[str, Peer] = {peer.name: peer for peer in (ort.OnnxRuntime(), openvino.OpenVino(), default.TvmDefault())}
+_ALL = (
+    ort.OnnxRuntime(),
+    openvino.OpenVino(),
+    opencv.OpenCv(),
+    ncnn.Ncnn(),
+    mnn.Mnn(),
+    default.TvmDefault(),
+)
+_PEERS: dict[str, Peer] = {peer.name: peer for peer in _ALL}
 
 available = base.available
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+import onnx
 
 Inference = Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]
 Shapes = Mapping[str, tuple[int, ...]]  # of each input, as it will be run: the file may leave axes free
@@ -17,7 +18,7 @@ class Peer(Protocol):
     """A system that runs the model on the CPU in float32."""
 
     name: str
-    module: str  # the Python package that has to be there
+    modules: tuple[str, ...]  # the Python packages that have to be there
     install: str  # how to get it
 
     def version(self) -> str:
@@ -33,5 +34,10 @@ class Peer(Protocol):
 
 
 def available(peer: Peer) -> bool:
-    """Return whether the peer's package is installed."""
-    return find_spec(peer.module) is not None
+    """Return whether the peer's packages are installed."""
+    return all(find_spec(module) is not None for module in peer.modules)
+
+
+def output_names(source: Path) -> list[str]:
+    """Return the names of an ONNX file's outputs, in order."""
+    return [output.name for output in onnx.load(str(source), load_external_data=False).graph.output]

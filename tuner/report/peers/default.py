@@ -14,7 +14,7 @@ class TvmDefault:
     """A peer that runs TVM's default pipeline, without tuning and without schedules of ours."""
 
     name = "default"
-    module = "tvm"
+    modules: tuple[str, ...] = ("tvm",)
     install = "pip install edgetune"
 
     def version(self) -> str:

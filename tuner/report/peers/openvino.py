@@ -14,7 +14,7 @@ class OpenVino:
     """A peer that runs OpenVINO's CPU plug-in, held to float32."""
 
     name = "openvino"
-    module = "openvino"
+    modules: tuple[str, ...] = ("openvino",)
     install = "pip install openvino"
 
     def version(self) -> str:

@@ -15,7 +15,7 @@ class OnnxRuntime:
     """A peer that runs onnxruntime's CPU provider."""
 
     name = "ort"
-    module = "onnxruntime"
+    modules: tuple[str, ...] = ("onnxruntime",)
     install = "pip install onnxruntime"
 
     def version(self) -> str:

@@ -19,7 +19,7 @@ class Ours:
     """A peer that runs a module built here."""
 
     name = "edgetune"
-    module = "tuner"
+    modules: tuple[str, ...] = ("tuner",)
     install = "pip install edgetune"
 
     def __init__(self) -> None:
