@@ -11,7 +11,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib import metadata
 from typing import Literal
 
@@ -52,12 +52,14 @@ def command(as_json: JsonOption = False) -> None:
     with Output(as_json) as out:
         findings = examine()
         table = Table(box=None)
-        for title in ("", "state", "found", "what to do"):
+        for title in ("", "state", "found"):
             table.add_column(title, overflow="fold")
         for finding in findings:
-            state = Text(finding.state, style=_STYLES[finding.state])
-            table.add_row(finding.what, state, finding.found, finding.remedy)
+            table.add_row(finding.what, Text(finding.state, style=_STYLES[finding.state]), finding.found)
         out.show(table)
+        for finding in findings:
+            if finding.remedy:  # in a line of its own, whole, to be copied
+                out.show(f"{finding.what}: {finding.remedy}")
         missing = [finding.what for finding in findings if finding.state == "missing"]
         out.result({"ok": not missing, "findings": [asdict(finding) for finding in findings]})
     if missing:
@@ -83,7 +85,13 @@ def examine() -> list[Finding]:
         findings += _opencl()
     with activity("looking for compilers for other devices"):
         findings += _offline()
-    return findings + [_optional(*extra) for extra in _EXTRAS]
+    findings += [_optional(*extra) for extra in _EXTRAS]
+    return [replace(finding, remedy=_for_this_python(finding.remedy)) for finding in findings]
+
+
+def _for_this_python(remedy: str) -> str:
+    """Return a remedy whose `pip` is that of the Python that runs this, whatever stands first in PATH."""
+    return remedy.replace("pip install", f"{sys.executable} -m pip install")
 
 
 def _python() -> Finding:
@@ -254,5 +262,4 @@ def _optional(distribution: str, extra: str, use: str) -> Finding:
     try:
         return Finding(distribution, "ok", f"{metadata.version(distribution)}: {use}")
     except metadata.PackageNotFoundError:
-        install = f"{sys.executable} -m pip install 'edgetune[{extra}]'"
-        return Finding(distribution, "optional", f"not installed: {use}", install)
+        return Finding(distribution, "optional", f"not installed: {use}", f"pip install 'edgetune[{extra}]'")
