@@ -22,6 +22,7 @@ from tuner.cli.common import (
     check_parent_writable,
     import_plugins,
     templates_asked,
+    threads_text,
 )
 from tuner.cli.compile_only import TargetOption
 from tuner.errors import BadInput
@@ -183,7 +184,8 @@ def _show(found: Explanation, on: Device, out: Output) -> None:
     assert choice.config is not None
     time = "" if choice.seconds is None else f": {microseconds(choice.seconds)} us"
     known = KNOWN[choice.source]
-    out.show(f"{found.text} on {on.title}{time} ({known}; {found.configs} configs tried)")
+    threads = f", {threads_text(on.threads)}" if on.is_host else ""
+    out.show(f"{found.text} on {on.title}{threads}{time} ({known}; {found.configs} configs tried)")
     out.show(f"{choice.config.template}: {knobs_text(choice.config.knobs)}")
     out.show(_counts(found))
     for kernel in found.kernels:

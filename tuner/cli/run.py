@@ -59,6 +59,7 @@ def command(
     with Output(as_json) as out:
         from tuner.arrays import read_arrays, write_arrays
         from tuner.module import Module
+        from tuner.report.text import milliseconds
 
         given = None if input is None else read_arrays(input)
         with _opened(module, device, out) as loaded:
@@ -67,6 +68,7 @@ def command(
             if output is not None:
                 write_arrays(output, outputs)
             _show(outputs, out)
+            out.show(f"the first inference took {milliseconds(seconds)} ms; `tune bench {module}` measures the next")
             if output is not None:
                 out.show(f"wrote {output}")
             if trace is not None and isinstance(loaded, Module):
