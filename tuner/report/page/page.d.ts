@@ -114,6 +114,9 @@ interface Curve {
   seconds: number;
   /** Trials, seconds since the task's first trial, and seconds a call, of every improvement. */
   points: [number, number, number][];
+  failures: number;
+  /** Trials, and seconds since the task's first trial, of failures: of all, or evenly drawn. */
+  failed: [number, number][];
 }
 
 interface Failure {
@@ -439,4 +442,6 @@ interface Drawing {
   stages: Stages;
   at: { x: number; y: number }[];
   free: number[];
+  /** Seconds of each node, null where they are not known. */
+  took: (number | null)[];
 }

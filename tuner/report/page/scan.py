@@ -33,6 +33,7 @@ SAMPLE = 400  # most trials of one task and template whose configs are read
 SAMPLES = 40_000  # most such trials of all tasks and templates together, as long as each has LEAST
 LEAST = 24  # trials of one task and template that are read in any case
 MOST_REPEATED = 2000  # repeated measurements shown of one device
+MOST_FAILED = 200  # failed trials shown of one curve
 BINS = 120  # equal parts of the time that a device's trials span
 ALL = ""  # the name of all tasks together, in `Pass.progress`
 PAUSE = 120.0  # seconds: where trials are farther apart, nothing was tuned in between
@@ -45,20 +46,33 @@ class Curve:
     """A curve of the best time so far that one searcher, with one seed, has reached on one task.
 
     `points` has (trials, seconds since the task's first trial, seconds a call) for every improvement. `trials` is the
-    number of trials. `last` is when the last one was, in seconds since the task's first trial.
+    number of trials. `last` is when the last one was, in seconds since the task's first trial. `failed` has (trials,
+    seconds since the first) of trials without a right result: of all, or of every second, fourth ... one.
     """
 
     trials: int = 0
     best: float = float("inf")
     points: list[tuple[int, float, float]] = field(default_factory=list)
     last: float = 0.0
+    failed: list[tuple[int, float]] = field(default_factory=list)
+    failures: int = 0
+    _every: int = 1
 
     def add(self, at: float, seconds: float) -> None:
         self.trials += 1
         self.last = at
-        if seconds < self.best:
+        if seconds == float("inf"):
+            self._fail(at)
+        elif seconds < self.best:
             self.best = seconds
             self.points.append((self.trials, at, seconds))
+
+    def _fail(self, at: float) -> None:
+        if self.failures % self._every == 0:
+            self.failed.append((self.trials, at))
+        self.failures += 1
+        if len(self.failed) > MOST_FAILED:
+            self.failed, self._every = self.failed[::2], 2 * self._every
 
 
 @dataclass

@@ -6,6 +6,7 @@ import math
 import random
 from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from tests.tuning_db import made
 from tuner.devices import open_device
 from tuner.report.page import collect, render
 from tuner.report.page.names import device_text
-from tuner.report.page.scan import EXAMPLES, MOST_EXAMPLES, MOST_REPEATED, SAMPLE
+from tuner.report.page.scan import EXAMPLES, MOST_EXAMPLES, MOST_FAILED, MOST_REPEATED, SAMPLE, Curve
 from tuner.report.page.sections.knobs import knob_view
 from tuner.session import Budget
 from tuning_db import shipped
@@ -68,6 +69,18 @@ def test_curves_have_every_improvement_of_a_searcher(store: Store):
                 expected.append((i + 1, best))
         assert [(n, seconds) for n, _, seconds in curve["points"]] == expected
         assert curve["trials"] == len(mine)
+        assert [n for n, _ in curve["failed"]] == [i + 1 for i, trial in enumerate(mine) if not trial.ok]
+        assert curve["failures"] == len(curve["failed"])
+
+
+def test_of_many_failures_some_are_kept_evenly():
+    curve = Curve()
+    for number in range(10_000):
+        curve.add(number / 10, math.inf)
+    places = [n for n, _ in curve.failed]
+    assert curve.failures == curve.trials == 10_000
+    assert MOST_FAILED / 2 <= len(places) <= MOST_FAILED
+    assert len({b - a for a, b in pairwise(places)}) == 1
 
 
 def test_failures_are_told_by_kind_with_examples(store: Store):

@@ -129,6 +129,8 @@ def test_curves_are_drawn_of_the_task_that_is_chosen(reported: Reported):
         for curve in (c for c in curves_of(data, task) if c["points"]):
             last = [curve["trials"], curve["seconds"], curve["points"][-1][2]]
             expected += [(float(n), seconds) for n, _, seconds in [*curve["points"], last]]
+        highest = max(seconds for _, seconds in expected)
+        expected += [(float(n), highest) for curve in curves_of(data, task) for n, _ in curve["failed"]]
         assert page.marks("curves") == expected
         page.page.select_option("#curve-clock", "time")
         assert [y for _, y in page.marks("curves")] == [y for _, y in expected]
@@ -163,6 +165,9 @@ def test_layers_of_a_module_stand_beside_their_peers_and_the_graph_has_its_copie
         assert kinds.count("copy") == copies > 0
         assert kinds.count("input") == kinds.count("output") == 1
         assert kinds.count("kernel") + kinds.count("other") + copies == len(bench["profile"]["calls"])
+        shares = page.page.eval_on_selector_all("[data-share]", "rects => rects.map(r => Number(r.dataset.share))")
+        assert len(shares) == kinds.count("kernel") + kinds.count("other")
+        assert sum(shares) == pytest.approx(1)
         devices = page.page.eval_on_selector_all("[data-node]", "nodes => nodes.map(n => n.dataset.device)")
         assert set(devices) == {"0", "1"}
         drawn = page.page.locator('[data-chart="graph-0"] text').all_text_contents()
@@ -340,11 +345,11 @@ def test_operators_whose_operations_are_not_counted_are_listed_below_the_rooflin
 def test_integers_stand_under_a_roof_of_their_own(tmp_path: Path):
     """Float32's peak, which is lower here than what the kernel of integers does, is never its roof."""
     dense, seconds = Dense(64, 1024, 1024), 1e-3
-    peaks = {"float32": 1e11, "int8": 4e11}
+    peaks = {"float32": 1.3e11, "int8": 4e11}
     with open_db(tmp_path / "t.db") as store:
         workloads = [dense.workload(dtype=dtype) for dtype in ("float32", "uint8", "float16")]
         store.add_many([replace(made.trial(1, seconds), workload=w) for w in workloads])
-        roofs = {made.LAPTOP.key: {"flops": 1e11, "peaks": peaks, "bytes_per_second": 1e11}}
+        roofs = {made.LAPTOP.key: {"flops": 1.3e11, "peaks": peaks, "bytes_per_second": 1e11}}
         data = collect(store, roofs=roofs)
         (tmp_path / "page.html").write_text(render(data), encoding="utf-8")
     with opened((tmp_path / "page.html").as_uri()) as page:
@@ -359,6 +364,17 @@ def test_integers_stand_under_a_roof_of_their_own(tmp_path: Path):
         assert page.numbers(f"roofs-{ids['float16']}", "of peak") == [None]  # this device has no such peak
         assert "Gop/s" in page.texts(f"roofs-{ids['int8']}", "speed")[0]
         assert page.serious_faults() == page.complaints == []
+
+
+def test_a_roof_that_was_measured_on_a_busy_machine_is_raised_to_the_fastest_trial_and_said(tmp_path: Path):
+    dense, seconds = Dense(64, 1024, 1024), 1e-3
+    with open_db(tmp_path / "t.db") as store:
+        store.add(replace(made.trial(1, seconds), workload=dense.workload()))
+        roofs = {made.LAPTOP.key: {"flops": 5e10, "peaks": {"float32": 5e10}, "bytes_per_second": 1e11}}
+        (tmp_path / "page.html").write_text(render(collect(store, roofs=roofs)), encoding="utf-8")
+    with opened((tmp_path / "page.html").as_uri()) as page:
+        assert "the machine was busy when it was measured" in page.page.locator("#roofline").inner_text()
+        assert page.numbers("roofs-0", "of peak") == [pytest.approx(1.0)]
 
 
 def collect_of(db: Path, workload: Workload, seconds: float) -> dict[str, Any]:

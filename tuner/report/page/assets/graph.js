@@ -4,6 +4,7 @@ const BOX = 216; // width of a node
 const HALF = 19; // half of a node's height
 const APART = 16; // between two nodes of a row
 const DEEP = 62; // from one row to the next
+const DEEPEST = 0.35; // opacity of the fill of the node that takes longest: text on it stays readable
 const FRAME = 7; // between nodes and the frame of their stage
 
 /**
@@ -118,7 +119,7 @@ function graph(module, id, layers, stages) {
   svg.setAttribute("class", "wide");
   const at = nodes.map((_, i) => ({ x: width / 2 + column[i] * (BOX + APART), y: row[i] * DEEP + 24 }));
   /** @type {Drawing} */
-  const drawing = { svg, module, layers, stages, at, free: at.map((p) => p.y) };
+  const drawing = { svg, module, layers, stages, at, free: at.map((p) => p.y), took: secondsOf(module, layers) };
   drawFrames(drawing);
   for (const edge of edges) svg.append(draw("path", { class: "edge", d: pathOf(drawing, edge) }));
   const placed = nodes.map((node, i) => drawNode(drawing, node, i));
@@ -130,6 +131,26 @@ function graph(module, id, layers, stages) {
   svg.replaceWith(scroll);
   scroll.append(svg);
   return [aboutGraph(nodes, stages), graphLegend(module), drawn];
+}
+
+/**
+ * Returns the seconds of each node: its layer's, or where a profile has a function's calls, those of its own call.
+ * @param {Module} module
+ * @param {Layer[]} layers
+ */
+function secondsOf(module, layers) {
+  /** @type {Map<string, number[]>} */
+  const calls = new Map();
+  for (const call of module.profile?.calls ?? [])
+    calls.set(call.function, [...(calls.get(call.function) ?? []), call.seconds]);
+  const { nodes } = module.flow;
+  return nodes.map((node) => {
+    if (node.operator !== null) {
+      const { took } = layers[node.operator]; // of all its kernels together
+      return took && took / nodes.filter((n) => n.operator === node.operator).length;
+    }
+    return node.kind === "other" ? (calls.get(node.name)?.shift() ?? null) : null;
+  });
 }
 
 /**
@@ -178,7 +199,7 @@ function pathOf({ at, free: spaces }, edge) {
  * @param {number} i
  * @returns {Placed<FlowNode>}
  */
-function drawNode({ svg, module, layers, stages, at }, node, i) {
+function drawNode({ svg, module, layers, stages, at, took }, node, i) {
   const { x, y } = at[i];
   const { kind, device } = node;
   const layer = node.operator === null ? null : layers[node.operator];
@@ -189,13 +210,19 @@ function drawNode({ svg, module, layers, stages, at }, node, i) {
   const place = { x: x - BOX / 2, y: y - HALF, width: BOX, height: 2 * HALF, rx: kind === "kernel" ? 4 : 16 };
   const oncolour = kind === "copy" ? "oncolour" : null;
   const middle = { "text-anchor": "middle" };
+  const all = took.reduce((/** @type {number} */ sum, seconds) => sum + (seconds ?? 0), 0);
+  const share = all ? (took[i] ?? 0) / all : 0;
+  const depth = (DEEPEST * share * all) / Math.max(...took.map((seconds) => seconds ?? 0), 1e-12);
+  const second = [secondLine(module, node, layer, took[i]), share >= 0.005 ? percent(share) : ""];
   svg.append(
     draw("rect", { class: `node ${kind} c${device % 7}`, ...place, ...told, ...turn }),
+    share ? draw("rect", { class: "heat", "fill-opacity": digits(depth, 3), "data-share": share, ...place }) : "",
     draw("text", { x, y: y - 3, ...middle, class: oncolour }, clip(name, 26)),
-    draw("text", { x, y: y + 12, ...middle, class: oncolour ?? "soft" }, clip(secondLine(module, node, layer), 32)),
+    draw("text", { x, y: y + 12, ...middle, class: oncolour ?? (share ? null : "soft") }, clip(second.filter(Boolean).join(", "), 34)),
   );
   const layout = layer?.layout ?? "layout not known";
-  const what = layer ? `${layer.text}; ${layer.template ?? "no template"}; ${layout}; ${time(layer.took)}` : kind;
+  const known = took[i] ? `; ${time(took[i])}, ${percent(share)} of the time` : "";
+  const what = (layer ? `${layer.text}; ${layer.template ?? "no template"}; ${layout}` : kind) + known;
   const stage = isStaged(node) ? stageSentence(stages, node) : "";
   return { px: x, py: y, text: `${name} on ${on}: ${what}${stage}`, point: node };
 }
@@ -205,13 +232,14 @@ function drawNode({ svg, module, layers, stages, at }, node, i) {
  * @param {Module} module
  * @param {FlowNode} node
  * @param {Layer | null} layer
+ * @param {number | null} took
  */
-function secondLine(module, node, layer) {
+function secondLine(module, node, layer, took) {
   const on = module.devices[node.device].short;
   if (!layer && node.kind === "copy") return `to ${on}`;
   const told = module.devices.length > 1 ? [on] : [];
   const layout = layer?.layout?.replace(/^(.+) -> \1$/, "$1");
-  return [...told, ...(layer ? [time(layer.took), layout] : [node.kind])].filter(Boolean).join(", ");
+  return [...told, ...(took ? [time(took)] : []), ...(layer ? [layout] : [node.kind])].filter(Boolean).join(", ");
 }
 
 /**
@@ -264,7 +292,7 @@ function aboutGraph(nodes, stages) {
   const count = (/** @type {FlowNode["kind"]} */ kind) => nodes.filter((n) => n.kind === kind).length;
   const kernels = `${many(count("kernel"), "kernel")} of templates, ${many(count("other"), "other function")} (dashed)`;
   const copies = count("copy") === 1 ? "1 copy" : `${count("copy")} copies`;
-  const said = `As it was built: ${kernels}, ${copies} between devices (filled). A layer may be several kernels.`;
+  const said = `As it was built: ${kernels}, ${copies} between devices (filled). A layer may be several kernels. The more of the time a node takes, the deeper its fill.`;
   const frames = " Stages run from top to bottom; columns of kernels in one frame run at the same time.";
   return el("p", { class: "soft" }, said, stages.some((s) => s.length > 1) ? frames : "");
 }

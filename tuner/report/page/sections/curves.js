@@ -7,6 +7,7 @@ function curves(data, view) {
   if (!task) return el("p", null, "There is no task yet, or none is left by the filters.");
   const runs = data.curves.filter((c) => c.task === task.id);
   const series = curveSeries(runs, view.clock === "time");
+  const failed = failedSeries(runs, view.clock === "time", series);
   /** @type {[string, string][]} */
   const clocks = [
     ["trials", "trials"],
@@ -22,7 +23,7 @@ function curves(data, view) {
   return [
     el("div", { class: "controls" }, taskChooser(data, tasks, view, "curve-task"), clock),
     series.length
-      ? chart("curves", `Best so far of ${short(task.text)}`, x, y, series)
+      ? chart("curves", `Best so far of ${short(task.text)}`, x, y, [...series, ...failed])
       : el("p", null, "Nothing that was verified ran yet."),
     searcherTable(runs, view),
   ];
@@ -50,6 +51,24 @@ function curveSeries(runs, byTime) {
 }
 
 /**
+ * Returns the trials that failed, as marks above all curves.
+ * @param {Curve[]} runs
+ * @param {boolean} byTime
+ * @param {Series[]} series
+ * @returns {Series[]}
+ */
+function failedSeries(runs, byTime, series) {
+  const y = Math.max(...series.flatMap((s) => s.points.map((p) => p.y)));
+  const points = runs.flatMap((c) =>
+    c.failed.map(([n, at]) => {
+      const all = c.failed.length < c.failures ? ` (one of ${c.failures}, drawn evenly)` : "";
+      return { x: byTime ? at : n, y, text: `${c.searcher}: trial ${n} failed, at ${spent(at)}${all}` };
+    }),
+  );
+  return points.length ? [{ name: "failed, or not right", points }] : [];
+}
+
+/**
  * @param {Curve[]} runs
  * @param {View} view
  */
@@ -60,6 +79,7 @@ function searcherTable(runs, view) {
     { title: "searcher", get: (c) => c.searcher },
     { title: "seed", number: true, get: (c) => c.seed },
     { title: "trials", number: true, get: (c) => c.trials },
+    { title: "failed", number: true, get: (c) => c.failures },
     { title: "improvements", number: true, get: (c) => c.points.length },
     { title: "best", number: true, get: best, text: (c) => time(best(c)) },
     { title: "at trial", number: true, get: (c) => c.points.at(-1)?.[0] },

@@ -1,5 +1,10 @@
 // Draws the best kernels under the roof of each device, one for each precision.
 
+const BUSY = 1.05; // times the measured peak that a kernel reaches only where that was measured on a busy machine
+const BUSY_SAID =
+  "A trial was faster than this peak, so the machine was busy when it was measured: make the page again on a quiet " +
+  "one. The dashed roof is that trial's speed";
+
 /**
  * @param {Task} task
  * @returns {task is Counted}
@@ -36,8 +41,12 @@ function roofline(data, view) {
  */
 function rooflineOf(data, view, found, id, tasks) {
   const { device, precision, measured } = found;
+  // A kernel of the direct algorithm shows what the device can do: other work ran beside a measurement of less.
+  const direct = tasks.filter((t) => !t.best.template.includes("winograd")).map((t) => Number(gflops(t)));
+  const busy = measured && found.flops !== null && Math.max(0, ...direct) > BUSY * found.flops;
   // A limit that is not known is no number: no roof is drawn, and no share of it is told.
-  const roof = { flops: found.flops ?? Number.NaN, bytes: found.bytes_per_second ?? Number.NaN };
+  const flops = busy ? Math.max(...direct) : (found.flops ?? Number.NaN);
+  const roof = { flops, bytes: found.bytes_per_second ?? Number.NaN };
   const knee = roof.flops / roof.bytes;
   const share = (/** @type {Counted} */ t) => Number(gflops(t)) / Math.min(roof.flops, intensity(t) * roof.bytes);
   const series = [...new Set(tasks.map((t) => t.op))].map((name) => {
@@ -53,7 +62,7 @@ function rooflineOf(data, view, found, id, tasks) {
     const [low, high] = [Math.max(x.ends[0], y.ends[0] / roof.bytes), x.ends[1]];
     if (![low, knee].every(x.has) || ![low * roof.bytes, roof.flops].every(y.has)) return;
     const d = `M${x(low)},${y(low * roof.bytes)}L${x(knee)},${y(roof.flops)}H${x(high)}`;
-    svg.append(draw("path", { class: "roof", "stroke-dasharray": measured ? "" : "6 5", d }));
+    svg.append(draw("path", { class: "roof", "stroke-dasharray": measured && !busy ? "" : "6 5", d }));
   };
   const pick = (/** @type {Point} */ p) => {
     view.task = p.task ?? view.task;
@@ -66,7 +75,8 @@ function rooflineOf(data, view, found, id, tasks) {
   const more = { roof: edge, xs: [2 * knee], ys: [roof.flops, lowest * roof.bytes], pick };
   return [
     el("h3", null, name),
-    aboutRoof(found, `${rate(roof.flops, precision)} and ${digits(roof.bytes / 1e9, 3)} GB/s`),
+    aboutRoof(found, `${rate(found.flops ?? roof.flops, precision)} and ${digits(roof.bytes / 1e9, 3)} GB/s`),
+    busy ? el("p", { class: "warn" }, `${BUSY_SAID} (${rate(roof.flops, precision)}).`) : null,
     chart(`roofline-${id}`, `Roofline of ${name}`, x, y, series, more),
     roofTable(id, name, tasks, view, { share, knee, peak: measured ? roof.flops : null }),
   ];
