@@ -20,6 +20,8 @@ from tuner.cli.run import ModuleArgument
 from tuner.errors import BadInput
 
 if TYPE_CHECKING:
+    from tuner.devices import Device
+    from tuner.module import Manifest
     from tuner.report.bench import Comparison
 
 EXAMPLES = (
@@ -52,6 +54,12 @@ def command(
         int | None,
         typer.Option("--threads", min=1, help="Threads of every contender (default: as built, or all for a GPU)."),
     ] = None,
+    streams: Annotated[
+        int,
+        typer.Option(
+            "--streams", min=1, help="Inferences at the same time, each in a process with threads of its own."
+        ),
+    ] = 1,
     rounds: Annotated[int | None, typer.Option("--rounds", min=1, help="Blocks of each contender.")] = None,
     minutes: Annotated[float | None, typer.Option("--minutes", help="Time for all timed blocks together.")] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Of the random inputs.")] = 0,
@@ -62,10 +70,12 @@ def command(
     check_board(device)
     if device is not None and (peers or profile):
         raise BadInput(f"--device {device}: a board times a whole network alone: leave --against and --profile away")
+    if device is not None and streams > 1:
+        raise BadInput(f"--device {device}: a board runs one inference at a time: leave --streams away")
     if not peers and not profile and device is None:
         raise BadInput("nothing is asked for: name peers with --against, or give --profile")
     with Output(as_json) as out:
-        asked = BenchRequest(module, peers, model, threads, rounds, seconds, seed)
+        asked = BenchRequest(module, peers, model, threads, rounds, seconds, seed, streams)
         comparison = compare(asked, out) if device is None else time_on_board(asked, device, out)
         show(comparison, out)
         out.result({"module": str(module), "device": device, **comparison.as_dict()})
@@ -77,7 +87,8 @@ class BenchRequest:
     module is timed alone.
 
     None stands for a default: the file that the module was built from, as many threads as it was built for, and the
-    usual rounds. `seconds` is the time of all timed blocks together. `seed` is that of the random inputs.
+    usual rounds. `seconds` is the time of all timed blocks together. `seed` is that of the random inputs. `streams`
+    inferences run at the same time.
     """
 
     module: Path
@@ -87,6 +98,7 @@ class BenchRequest:
     rounds: int | None = None
     seconds: float | None = None
     seed: int = 0
+    streams: int = 1
 
 
 def compare(asked: BenchRequest, out: Output) -> Comparison:
@@ -99,7 +111,7 @@ def compare(asked: BenchRequest, out: Output) -> Comparison:
     if asked.model is not None:
         check_file(asked.model, "the ONNX model that the module was built from")
 
-    from tuner.devices import open_device, usable_cpus
+    from tuner.devices import open_device
     from tuner.module import random_inputs, read_manifest
     from tuner.report import bench
 
@@ -110,9 +122,21 @@ def compare(asked: BenchRequest, out: Output) -> Comparison:
         out.remark(f"{module} was built for {manifest.threads} threads and is compared with {device.threads}")
     rounds = asked.rounds or bench.ROUNDS
     block = bench.BLOCK_SECONDS if asked.seconds is None else asked.seconds / rounds / (len(peers) + 1)
-    options = bench.BenchOptions(device.threads, tuple(usable_cpus()[: device.threads]), rounds, block)
+    options = bench.BenchOptions(device.threads, _cpus(manifest, device, asked.streams), rounds, block, asked.streams)
     inputs = random_inputs(manifest.inputs, asked.seed)
     return bench.compare(module, source, peers, inputs=inputs, options=options, progress=out.remark)
+
+
+def _cpus(manifest: Manifest, device: Device, streams: int) -> tuple[int, ...]:
+    """Return the CPUs for all threads of all streams. Raises BadInput if there are fewer, and for streams of a GPU."""
+    from tuner.devices import usable_cpus
+
+    cpus, needed = usable_cpus(), streams * device.threads
+    if streams > 1 and not manifest.computes_on_host:
+        raise BadInput(f"--streams {streams}: is for modules of a CPU")
+    if streams > 1 and needed > len(cpus):
+        raise BadInput(f"--streams {streams}: needs {needed} cores, and {len(cpus)} may be used: give fewer")
+    return tuple(cpus[:needed])
 
 
 def time_on_board(asked: BenchRequest, device: str, out: Output) -> Comparison:

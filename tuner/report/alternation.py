@@ -13,7 +13,7 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from tuner.errors import TuneError
 
@@ -26,8 +26,16 @@ class ContenderFailed(TuneError):
     exit_status = 2
 
 
+class Timed(Protocol):
+    """What takes turns: a contender, or several of one kind that run at the same time."""
+
+    def block(self, seconds: float) -> list[float]:
+        """Time a block that lasts about `seconds` (at least one run), and return the seconds of each run."""
+        ...
+
+
 def alternate(
-    running: Mapping[str, Contender], rounds: int, block_seconds: float, say: Callable[[str], None]
+    running: Mapping[str, Timed], rounds: int, block_seconds: float, say: Callable[[str], None]
 ) -> dict[str, list[list[float]]]:
     """Time all contenders in rounds of blocks, and return each one's blocks of seconds per run.
 
@@ -42,10 +50,33 @@ def alternate(
         others = [name for name in names if name != first]
         for name in [first, *random.Random(number).sample(others, len(others))]:
             blocks = times[name]
-            if len(blocks) >= SLOW_ROUNDS and len(blocks[0]) == 1 and blocks[0][0] > block_seconds:
+            if len(blocks) >= SLOW_ROUNDS and min(blocks[0]) > block_seconds:
                 continue
             blocks.append(running[name].block(block_seconds))
     return times
+
+
+class Streams:
+    """Contenders of one kind, each on CPUs of its own, which run at the same time."""
+
+    def __init__(self, contenders: Sequence[Contender]) -> None:
+        self._contenders = contenders
+        self.version = contenders[0].version
+
+    @property
+    def peak_bytes(self) -> int:
+        """Return the sum of the most memory that each of the processes had."""
+        return sum(contender.peak_bytes for contender in self._contenders)
+
+    def block(self, seconds: float) -> list[float]:
+        """Time a block in all processes at once, and return the seconds of each run of all of them."""
+        for contender in self._contenders:
+            contender.begin(seconds)
+        return [taken for contender in self._contenders for taken in contender.end()]
+
+    def profile(self) -> dict[str, Any]:
+        """Return where the first one's time goes."""
+        return self._contenders[0].profile()
 
 
 class Contender:
@@ -85,15 +116,25 @@ class Contender:
 
     def block(self, seconds: float) -> list[float]:
         """Time a block that lasts about `seconds` (at least one run), and return the seconds of each run."""
-        answer = self._ask({"block": seconds})
+        self.begin(seconds)
+        return self.end()
+
+    def begin(self, seconds: float) -> None:
+        """Begin a block as `block` does, and do not wait for it."""
+        self._ask({"block": seconds})
+
+    def end(self) -> list[float]:
+        """Wait for the block that was begun, and return the seconds of each run."""
+        answer = self._answer()
         self.peak_bytes = int(answer["peak_bytes"])
         return answer["times"]
 
     def profile(self) -> dict[str, Any]:
         """Return where the time goes. Only a contender that serves a profile answers this request."""
-        return self._ask({"profile": True})
+        self._ask({"profile": True})
+        return self._answer()
 
-    def _ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def _ask(self, request: Mapping[str, Any]) -> None:
         assert self._process.stdin is not None
         self._process.send_signal(signal.SIGCONT)
         try:
@@ -101,7 +142,6 @@ class Contender:
             self._process.stdin.flush()
         except BrokenPipeError:
             raise self._failed() from None
-        return self._answer()
 
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None

@@ -26,7 +26,7 @@ from tuner.arrays import write_arrays
 from tuner.errors import BadInput
 from tuner.measure.scratch import Scratch
 from tuner.module import Manifest, Sizes, in_order_of, read_manifest, tolerance_for
-from tuner.report.alternation import Contender, ContenderFailed, alternate
+from tuner.report.alternation import Contender, ContenderFailed, Streams, alternate
 from tuner.report.contender import Spec
 from tuner.report.operators import Profile
 from tuner.report.peers import OURS, available, peer_named
@@ -106,7 +106,8 @@ class Measured:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A comparison that has the times of our module and of its peers, all with `threads` threads on `cpus`.
+    """A comparison that has the times of our module and of its peers, all with `threads` threads on `cpus`, and with
+    `streams` inferences at the same time.
 
     `skipped` says why a peer is missing. `profile` tells where our module's time goes, and is None where that is not
     known, as on a board. `sizes` are our module's, None if an earlier version built it.
@@ -119,6 +120,11 @@ class Comparison:
     skipped: Mapping[str, str]
     profile: Profile | None
     sizes: Sizes | None = None
+    streams: int = 1
+
+    def throughput(self, measured: Measured) -> float:
+        """Return how many inferences a contender makes in a second, with all its streams."""
+        return self.streams / measured.seconds
 
     def times_better(self, peer: Measured) -> float:
         """Return the peer's latency divided by ours; above 1, ours is faster."""
@@ -128,10 +134,12 @@ class Comparison:
         return {
             "threads": self.threads,
             "cpus": list(self.cpus),
-            "ours": self.ours.as_dict(),
+            "streams": self.streams,
+            "ours": {**self.ours.as_dict(), "inferences_per_second": self.throughput(self.ours)},
             "peers": [
                 {
                     **peer.as_dict(),
+                    "inferences_per_second": self.throughput(peer),
                     "times_better": self.times_better(peer),
                     "latency_ratio": self.ours.seconds / peer.seconds,
                 }
@@ -145,13 +153,14 @@ class Comparison:
 
 @dataclass(frozen=True)
 class BenchOptions:
-    """The conditions that a comparison has. Every contender has `threads` threads on `cpus`, and `rounds` blocks of
-    about `block_seconds`."""
+    """The conditions that a comparison has. Every contender has `rounds` blocks of about `block_seconds`. It runs
+    `streams` inferences at the same time, each with `threads` threads; all its threads are on `cpus`."""
 
     threads: int
     cpus: tuple[int, ...]
     rounds: int = ROUNDS
     block_seconds: float = BLOCK_SECONDS
+    streams: int = 1
 
 
 def compare(
@@ -175,14 +184,12 @@ def compare(
     with ExitStack() as stack:
         folder = stack.enter_context(Scratch())
         write_arrays(folder / "inputs.npz", inputs)
-        running: dict[str, Contender] = {}
+        running: dict[str, Streams] = {}
         for name in [OURS, *(peer.name for peer in known if peer.name not in skipped)]:
             source = module if name == OURS else model
-            files = (str(folder / "inputs.npz"), str(folder / f"{name}.npz"))
-            spec = Spec(name, str(source.resolve()), options.threads, options.cpus, *files)
             try:
                 with activity(f"starting {name}"):
-                    running[name] = stack.enter_context(_started(spec, folder / f"{name}.log"))
+                    running[name] = _streams(name, source, options, folder, stack)
             except ContenderFailed as failure:
                 if name == OURS:
                     raise
@@ -196,7 +203,14 @@ def compare(
         }
     ours = measured.pop(OURS)
     return Comparison(
-        ours, tuple(measured.values()), options.threads, options.cpus, skipped, profile, sizes=manifest.sizes
+        ours,
+        tuple(measured.values()),
+        options.threads,
+        options.cpus,
+        skipped,
+        profile,
+        sizes=manifest.sizes,
+        streams=options.streams,
     )
 
 
@@ -241,13 +255,25 @@ def time_on_board(
     return Comparison(ours, (), options.threads, options.cpus, {}, None)
 
 
+def _streams(name: str, source: Path, options: BenchOptions, folder: Path, stack: ExitStack) -> Streams:
+    """Start the processes of a contender. Raises ContenderFailed if one ends."""
+    started = []
+    for number in range(options.streams):
+        outputs = f"{name}.npz" if number == 0 else f"{name}.{number}.npz"
+        files = (str(folder / "inputs.npz"), str(folder / outputs))
+        cpus = options.cpus[number * options.threads : (number + 1) * options.threads]
+        spec = Spec(name, str(source.resolve()), options.threads, cpus, *files)
+        started.append(stack.enter_context(_started(spec, folder / f"{outputs}.log")))
+    return Streams(started)
+
+
 def _started(spec: Spec, log: Path) -> Contender:
     command = [sys.executable, "-m", "tuner.report.contender", spec.to_json()]
     return Contender(f"{spec.peer} on {spec.source}", command, spec.threads, log)
 
 
 def _measured(
-    name: str, contender: Contender, blocks: Sequence[Sequence[float]], *, folder: Path, manifest: Manifest
+    name: str, contender: Streams, blocks: Sequence[Sequence[float]], *, folder: Path, manifest: Manifest
 ) -> Measured:
     error = None if name == OURS else _relative_error(folder / f"{OURS}.npz", folder / f"{name}.npz", manifest)
     return Measured.of(name, contender.version, blocks, peak_bytes=contender.peak_bytes, error=error)

@@ -19,6 +19,7 @@ from tuner.report.text import (
     mebibytes,
     microseconds,
     milliseconds,
+    number,
     short_config,
     times_text,
 )
@@ -94,28 +95,32 @@ def session_summary(report: SessionReport) -> str:
 def comparison_table(comparison: Comparison) -> Table:
     """Return a table with one row per contender, ours first."""
     threads = f"{comparison.threads} thread{'s' if comparison.threads > 1 else ''}"
+    if comparison.streams > 1:
+        threads = f"{comparison.streams} at the same time with {threads} each"
     table = Table(
         box=None,
         title=f"Latency, {threads}, alternating",
         title_justify="left",
-        caption="p90, p99: milliseconds that 90 and 99 of 100 runs need at most. peak MiB: the most memory of a "
-        "contender's whole process, with Python and all of its libraries. ours/peer: below 1 ours is faster",
+        caption="p90, p99: milliseconds that 90 and 99 of 100 runs need at most. a second: inferences. peak MiB: the "
+        "most memory of a contender's whole process, with Python and all of its libraries. ours/peer: below 1 ours is "
+        "faster",
         caption_justify="left",
     )
     table.add_column("")
-    for title in ("median ms", "p90", "p99", "runs", "peak MiB", "ours/peer", "difference"):
+    for title in ("median ms", "p90", "p99", "a second", "runs", "peak MiB", "ours/peer", "difference"):
         table.add_column(title, justify="right", no_wrap=True)
-    table.add_row(*_contender_cells(comparison.ours), "", "")
+    table.add_row(*_contender_cells(comparison, comparison.ours), "", "")
     for peer in comparison.peers:
         error = "-" if peer.error is None else f"{peer.error:.1e}"
-        table.add_row(*_contender_cells(peer), f"{1 / comparison.times_better(peer):.2f}", error)
+        table.add_row(*_contender_cells(comparison, peer), f"{1 / comparison.times_better(peer):.2f}", error)
     return table
 
 
-def _contender_cells(measured: Measured) -> tuple[str, ...]:
+def _contender_cells(comparison: Comparison, measured: Measured) -> tuple[str, ...]:
     peak = "-" if measured.peak_bytes is None else f"{measured.peak_bytes / 2**20:.0f}"
     percentiles = (milliseconds(measured.percentiles.get(each)) for each in (90, 99))
-    return measured.version, milliseconds(measured.seconds), *percentiles, str(measured.runs), peak
+    rate = number(comparison.throughput(measured))
+    return measured.version, milliseconds(measured.seconds), *percentiles, rate, str(measured.runs), peak
 
 
 def operator_table(profile: Profile, most: int = 25) -> Table:

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tuner.report.alternation import SLOW_ROUNDS, Contender, ContenderFailed, alternate
+from tuner.report.alternation import SLOW_ROUNDS, Contender, ContenderFailed, Streams, alternate
 
 # Its clock moves by its runs alone, so that a busy machine does not change how many runs a block has.
 SERVE = """
@@ -102,6 +102,34 @@ def test_every_contender_begins_a_round_in_turn_and_has_other_neighbours(busy):
     assert all(sorted(names) == list("abcd") for names in rounds)
     for name in "abcd":
         assert len({names.partition(name)[2][:1] for names in rounds}) > 2
+
+
+def test_streams_all_begin_before_any_is_waited_for(busy):
+    order: list[str] = []
+
+    class Recorded:
+        """Notes what is asked of a contender, which answers itself."""
+
+        def __init__(self, name: str) -> None:
+            self._name, self._contender, self.version = name, busy(name, 1 / 1024), "1"
+
+        @property
+        def peak_bytes(self) -> int:
+            return self._contender.peak_bytes
+
+        def begin(self, seconds: float) -> None:
+            order.append(f"begin {self._name}")
+            self._contender.begin(seconds)
+
+        def end(self) -> list[float]:
+            order.append(f"end {self._name}")
+            return self._contender.end()
+
+    streams = Streams([Recorded("a"), Recorded("b")])  # type: ignore[list-item]
+    assert streams.block(10.5 / 1024) == [1 / 1024] * 22
+    assert order == ["begin a", "begin b", "end a", "end b"]
+    assert streams.peak_bytes > 20 << 20
+    assert _settled(psutil.STATUS_STOPPED)
 
 
 def test_one_that_cannot_start_says_why(tmp_path):

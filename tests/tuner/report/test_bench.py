@@ -104,6 +104,21 @@ def test_an_unknown_peer_is_refused_before_anything_starts(network):
     assert said == []
 
 
+def test_inferences_run_at_the_same_time_on_cpus_of_their_own(network):
+    module, model = network
+    cpus = tuple(usable_cpus()[:2])
+    if len(cpus) < 2:
+        pytest.skip("two streams need two cores")
+    conditions = BenchOptions(threads=1, cpus=cpus, rounds=2, block_seconds=0.05, streams=2)
+    found = compare(module, model, ["ort"], inputs=INPUTS, options=conditions)
+    (peer,) = found.peers
+    for measured in (found.ours, peer):
+        assert found.throughput(measured) == 2 / measured.seconds
+        assert measured.runs >= 2 * 2
+    assert found.as_dict()["ours"]["inferences_per_second"] == found.throughput(found.ours)
+    assert "2 at the same time with 1 thread each" in _text(comparison_table(found))
+
+
 def test_random_inputs_fit_the_module(network):
     manifest_inputs = load_onnx(network[1]).inputs
     (name, array), *rest = random_inputs(manifest_inputs, 0).items()
@@ -122,7 +137,7 @@ def test_tables_show_the_figures():
     comparison = Comparison(_measured("ours", 0.002, 0.0025, 0.003), (peer,), 2, (0, 1), {}, profile)
     text = _text(comparison_table(comparison))
     assert "2 threads" in text
-    assert all(figure in text for figure in ("2.50", " 300 ", "0.50", "3.0e-06", "5.80"))
+    assert all(figure in text for figure in ("2.50", " 400 ", " 300 ", "0.50", "3.0e-06", "5.80"))
     assert "whole process" in text
     text = _text(operator_table(profile))
     assert "conv1" in text
