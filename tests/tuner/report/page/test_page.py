@@ -138,6 +138,23 @@ def test_curves_are_drawn_of_the_task_that_is_chosen(reported: Reported):
         assert searchers == len(curves_of(data, task)) > 1
 
 
+def test_every_trial_is_a_line_through_its_knobs_and_the_fastest_are_in_colour(reported: Reported):
+    with open_db(reported.folder / "t.db", read_only=True) as store, opened(reported.address) as page:
+        views = collect(store)["knobs"]
+        number = next(i for i, view in enumerate(views) if len(view["names"]) > 1)
+        page.page.select_option("#knob-view", str(number))
+        drawn = page.page.eval_on_selector_all(
+            '[data-chart="lines"] .trial',
+            "lines => lines.map(l => [Number(l.dataset.seconds), l.classList.contains('fast')])",
+        )
+        rows = views[number]["rows"]
+        assert sorted(seconds for seconds, _ in drawn) == sorted(row[-1] for row in rows)
+        fast = [seconds for seconds, is_fast in drawn if is_fast]
+        assert len(fast) == max(1, round(len(rows) / 10))
+        assert max(fast) <= min(seconds for seconds, is_fast in drawn if not is_fast)
+        assert page.complaints == []
+
+
 def test_layers_of_a_module_stand_beside_their_peers_and_the_graph_has_its_copies(reported: Reported):
     manifest = reported.manifest()
     keys = [DeviceKey.from_dict(d["key"]) for d in manifest["devices"]]

@@ -26,6 +26,7 @@ function knobs(data, view) {
     el("div", { class: "controls" }, chooser("Template and task", options, mine.id, choose, "knob-view")),
     el("p", { class: "soft" }, said),
     bars("importance", "Importance of each knob", rows, "share of the variance"),
+    mine.names.length > 1 ? knobLines(mine) : null,
     trialsByKnob(mine, mine.names.indexOf(chosenKnob(mine, view, "across"))),
     mine.names.length > 1 ? knobPairs(mine, view) : null,
   ];
@@ -60,6 +61,48 @@ function trialsByKnob(mine, knob) {
   const text = (/** @type {number} */ v) => (Number.isInteger(v) ? clip(values[v] ?? "", 12) : "");
   const y = { title: "seconds a call", log: true, text: time };
   return chart("space", "Every trial by one knob", { title, text }, y, [{ name: "trials", points }]);
+}
+
+/**
+ * Draws a line for each trial through its value of every knob, the fastest tenth in colour on top of the others.
+ * @param {KnobView} mine
+ */
+function knobLines(mine) {
+  const width = widthOf();
+  const height = 260;
+  const svg = canvas("lines", width, height);
+  const [left, right, top, bottom] = [30, width - 60, 30, height - 14];
+  const across = (/** @type {number} */ knob) => left + ((right - left) * knob) / (mine.names.length - 1);
+  const down = (/** @type {number} */ knob, /** @type {number} */ value) =>
+    bottom - ((bottom - top) * value) / Math.max(1, mine.values[knob].length - 1);
+  const seconds = (/** @type {number[]} */ row) => row[row.length - 1];
+  const rows = [...mine.rows].sort((a, b) => seconds(b) - seconds(a));
+  const fast = rows.slice(-Math.max(1, Math.round(rows.length / 10)));
+  for (const row of rows) {
+    const d = mine.names.map((_, i) => `${i ? "L" : "M"}${across(i).toFixed(1)},${down(i, row[i]).toFixed(1)}`).join("");
+    svg.append(draw("path", { class: fast.includes(row) ? "trial fast" : "trial", d, "data-seconds": seconds(row) }));
+  }
+  /** @type {Placed<string>[][]} */
+  const placed = mine.names.map((name, i) => {
+    const x = across(i);
+    const turned = { x, y: i % 2 ? 12 : 24, "text-anchor": i ? "middle" : "start" };
+    svg.append(draw("path", { class: "axis", d: `M${x},${top}V${bottom}` }), draw("text", turned, clip(name, 14)));
+    return mine.values[i].map((value, v) => {
+      const has = (/** @type {number[]} */ row) => row[i] === v;
+      const [all, best] = [rows.filter(has).length, fast.filter(has).length];
+      svg.append(draw("text", { class: "soft", x: x + 4, y: down(i, v) + 4 }, clip(value, 8)));
+      const text = `${name}=${value}: ${many(all, "trial")}, ${best} of the fastest ${fast.length}`;
+      return { px: x, py: down(i, v), text, point: value };
+    });
+  });
+  /** @type {Column<number[]>[]} */
+  const columns = [
+    ...mine.names.map((title, i) => ({ title, get: (/** @type {number[]} */ row) => mine.values[i][row[i]] })),
+    { title: "seconds", get: seconds },
+  ];
+  const button = csvButton("lines", columns, () => rows);
+  const label = `Trials through the values of all knobs; in colour, the fastest ${fast.length}`;
+  return [el("h3", null, label), figure({ name: "lines", label, svg, placed, button })];
 }
 
 /**
