@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tuner.activity import Activity, listening
+    from tuner.arrays import aligned
     from tuner.cli.progress import verbose
     from tuner.devices import Device, open_device
     from tuner.errors import BadInput
@@ -49,6 +50,7 @@ _HOMES = {
     "TuneOptions": "tuner.session",
     "VerifyOptions": "tuner.module",
     "Workload": "tuning_db.record",
+    "aligned": "tuner.arrays",
     "build": "tuner.module",
     "fuse": "tuner.graph",
     "listening": "tuner.activity",
@@ -85,6 +87,7 @@ __all__ = [
     "TuneOptions",
     "VerifyOptions",
     "Workload",
+    "aligned",
     "build",
     "fuse",
     "listening",

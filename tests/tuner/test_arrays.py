@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tuner.arrays import read_arrays, write_arrays
+from tuner.arrays import ALIGNMENT, aligned, is_aligned, read_arrays, write_arrays
 from tuner.errors import BadInput
 
 ARRAYS = {"x": np.arange(6, dtype=np.float32).reshape(2, 3), "y": np.array([True, False])}
@@ -117,3 +117,25 @@ def test_damage_is_one_line_or_does_no_harm(tmp_path_factory: pytest.TempPathFac
     path = tmp_path_factory.mktemp("damaged") / "a.npz"
     path.write_bytes(content)
     assert "\n" not in said_of(path)
+
+
+@given(
+    shape=st.lists(st.integers(0, 5), max_size=4),
+    dtype=st.sampled_from(["float32", "float16", "int64", "bool"]),
+    begin=st.integers(0, 80),
+    turned=st.booleans(),
+)
+def test_an_aligned_array_has_the_same_elements_in_order(
+    shape: list[int], dtype: str, begin: int, turned: bool
+) -> None:
+    count = int(np.prod(shape))
+    array = np.arange(begin + count).astype(dtype)[begin:].reshape(shape)
+    array = array.T if turned else array
+    found = aligned(array)
+    assert found.shape == array.shape
+    assert found.dtype == array.dtype
+    np.testing.assert_array_equal(found, array)
+    assert found.flags.c_contiguous
+    assert found.size == 0 or found.ctypes.data % ALIGNMENT == 0
+    assert aligned(found) is found
+    assert is_aligned(array) == (found is array)

@@ -20,6 +20,7 @@ import numpy as np
 import tvm
 from tvm.runtime.vm import VirtualMachine
 
+from tuner.arrays import is_aligned
 from tuner.devices import large_pages, opencl, placed_in_large_pages, usable_cpus
 from tuner.devices.parallel import PATTERN, Pool, open_pool
 from tuner.devices.parallel.stage import offer_stages, one_by_one
@@ -40,7 +41,7 @@ _COPY_FROM_BYTES = tvm.get_global_func("runtime.TVMTensorCopyFromBytes")
 _COPY_TO_BYTES = tvm.get_global_func("runtime.TVMTensorCopyToBytes")
 _COPIED = ("bool", "float16", "float32", "float64", "int8", "int32", "int64", "uint8")
 _DTYPES = {name: np.dtype(name) for name in _COPIED}
-_ALIGNMENT = 64  # of every tensor, in bytes: kernels are compiled for it
+_WORTH_READING = 1 << 16  # bytes from which on an input is not copied: a small copy takes less time than to ask for it
 
 Shapes = dict[str, tuple[tuple[int, ...], str]]
 Observer = Callable[[OperatorEntry, tuple[Any, ...]], None]
@@ -179,13 +180,13 @@ class Module:
         self._turn = threading.RLock()
 
     def __call__(self, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """Run the network on NumPy arrays (or DLPack tensors in CPU memory); the results are new arrays.
+        """Run the network on NumPy arrays (or DLPack tensors in CPU memory); the results are new arrays. Inputs of 64
+        KiB or more that `tuner.arrays.aligned` made are read where they are, others are copied first.
 
         Raises BadInput naming an input that is missing, unknown, or has another shape or dtype.
         """
         with self._turn:
-            self._fill(inputs)
-            results = [_copied(tensor) for tensor in self._run()]
+            results = [_copied(tensor) for tensor in self._run(self._given(inputs, _WORTH_READING))]
         return {info.name: info.entries(i, results) for i, info in enumerate(self.manifest.outputs)}
 
     def in_place(self, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -195,15 +196,8 @@ class Module:
 
         Raises BadInput as a call does.
         """
-        self._check_names(inputs)
-        held = list(self._arguments)
         with self._turn:
-            for i, buffer in enumerate(self._buffers):
-                value = np.ascontiguousarray(buffer.checked(inputs[buffer.info.name]))
-                if buffer.view is not None and value.ctypes.data % _ALIGNMENT == 0 and value.size:
-                    held[i] = tvm.runtime.from_dlpack(value.reshape(buffer.info.shape))
-                else:
-                    buffer.fill(value)
+            held = self._given(inputs, 1)
             results = [np.from_dlpack(r) if r.device.type == "cpu" else _fetched(r) for r in self._run(held)]
         return {info.name: info.entries(i, results) for i, info in enumerate(self.manifest.outputs)}
 
@@ -320,6 +314,20 @@ class Module:
         if inputs.keys() != self.inputs.keys():
             check_names(self.manifest.inputs, inputs)
 
+    def _given(self, inputs: Mapping[str, Any], least: int) -> list[Any]:
+        """Return the arguments of a call. Inputs that are aligned and have at least `least` bytes are read where they
+        are; others are copied to the module's own memory."""
+        self._check_names(inputs)
+        held = list(self._arguments)
+        for i, buffer in enumerate(self._buffers):
+            array = buffer.checked(inputs[buffer.info.name])
+            # NumPy gives no memory away that must not be written.
+            if buffer.view is not None and array.nbytes >= least and array.flags.writeable and is_aligned(array):
+                held[i] = tvm.runtime.from_dlpack(array)
+            else:
+                buffer.put(array)
+        return held
+
     def _fill(self, inputs: Mapping[str, Any]) -> None:
         self._check_names(inputs)
         for buffer in self._buffers:
@@ -365,7 +373,10 @@ class _Buffer:
 
     def fill(self, value: Any) -> None:
         """Copy a value into the buffer. Raises BadInput if it does not fit."""
-        array = self.checked(value)
+        self.put(self.checked(value))
+
+    def put(self, array: np.ndarray) -> None:
+        """Copy an array of this input's shape and dtype into the buffer."""
         if self.view is not None:
             np.copyto(self.view, array)
         else:
