@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tuner.activity import Activity, listening
-    from tuner.arrays import aligned
+    from tuner.alignment import aligned
     from tuner.cli.progress import verbose
     from tuner.devices import Device, open_device
     from tuner.errors import BadInput
@@ -50,7 +50,7 @@ _HOMES = {
     "TuneOptions": "tuner.session",
     "VerifyOptions": "tuner.module",
     "Workload": "tuning_db.record",
-    "aligned": "tuner.arrays",
+    "aligned": "tuner.alignment",
     "build": "tuner.module",
     "fuse": "tuner.graph",
     "listening": "tuner.activity",

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tuner.arrays import ALIGNMENT, aligned, is_aligned, read_arrays, write_arrays
+from tuner.alignment import ALIGNMENT, aligned, is_aligned
+from tuner.arrays import read_arrays, write_arrays
 from tuner.errors import BadInput
 
 ARRAYS = {"x": np.arange(6, dtype=np.float32).reshape(2, 3), "y": np.array([True, False])}

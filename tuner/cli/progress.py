@@ -25,8 +25,7 @@ from tuner.cli.terminal import console, visible
 if TYPE_CHECKING:
     from tuner.session import Progress
 
-LINE_SECONDS = 5.0  # between two lines, where there is no terminal
-_PATIENCE = 2.0  # seconds that an activity may last before a line says what it is, where there is no terminal
+LINE_SECONDS = 5.0  # until a line says what is being done, and between two lines, where there is no terminal
 _SHORT = 0.5  # seconds that an activity may last before a terminal shows it
 _TICK = 0.25
 _START = Activity("starting")  # until something else is said or printed: Python imports TVM
@@ -72,7 +71,7 @@ class Display:
             before, self._said = self._said, said
             if said is None or before is None or said.text != before.text:
                 self._since = self._clock()
-                self._due = self._since + _PATIENCE
+                self._due = self._since + LINE_SECONDS
             if said is not None and said.detail is not None and (before is None or before.detail is None):
                 self._due = self._since
                 self.tick()

@@ -20,7 +20,7 @@ import numpy as np
 import tvm
 from tvm.runtime.vm import VirtualMachine
 
-from tuner.arrays import is_aligned
+from tuner.alignment import is_aligned
 from tuner.devices import large_pages, opencl, placed_in_large_pages, usable_cpus
 from tuner.devices.parallel import PATTERN, Pool, open_pool
 from tuner.devices.parallel.stage import offer_stages, one_by_one
@@ -181,7 +181,7 @@ class Module:
 
     def __call__(self, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Run the network on NumPy arrays (or DLPack tensors in CPU memory); the results are new arrays. Inputs of 64
-        KiB or more that `tuner.arrays.aligned` made are read where they are, others are copied first.
+        KiB or more that `tuner.alignment.aligned` made are read where they are, others are copied first.
 
         Raises BadInput naming an input that is missing, unknown, or has another shape or dtype.
         """

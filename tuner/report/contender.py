@@ -20,7 +20,8 @@ from typing import IO, Any
 
 import numpy as np
 
-from tuner.arrays import aligned, write_arrays
+from tuner.alignment import aligned
+from tuner.arrays import write_arrays
 
 WARM_SECONDS = 0.5  # before the first block
 REWARM_SECONDS = 0.05  # before every block: other contenders have changed the caches and the clock

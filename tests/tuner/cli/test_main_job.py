@@ -228,7 +228,7 @@ def built_module(tmp_path_factory):
 
 def test_bench_refuses_what_it_cannot_compare(tune, built_module, tmp_path):
     for words, says in [
-        (("--against", "tensorrt"), "known: ort, openvino, default"),
+        (("--against", "tensorrt"), "known: ort, openvino, opencv, ncnn, mnn, default"),
         (("--against", " , "), "name peers with --against, or give --profile"),
         (("--against", "default", "--model", "missing.onnx"), "no such file"),
         (("--against", "default", "--threads", 4096), "4096 threads"),

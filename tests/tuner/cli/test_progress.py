@@ -91,7 +91,7 @@ def test_a_file_gets_a_line_of_what_lasts_and_fewer_of_what_lasts_long() -> None
             clock.seconds = float(second)
             display.tick()
     lines = out.getvalue().splitlines()
-    assert lines[0] == "compiling 52 functions, 0:02"
+    assert lines[0] == "compiling 52 functions, 0:05"
     assert 4 <= len(lines) <= 8
 
 
@@ -112,11 +112,11 @@ def test_what_surrounds_an_activity_is_shown_again_behind_it() -> None:
     with displayed(False, clock) as (display, out), activity("planning", 9) as planned:
         planned(4)
         with activity("timing copies"):
-            clock.seconds += 3
+            clock.seconds += 6
             display.tick()
-        clock.seconds += 3
+        clock.seconds += 6
         display.tick()
-    assert out.getvalue().splitlines() == ["timing copies, 0:03", "planning: 4 of 9, 0:03"]
+    assert out.getvalue().splitlines() == ["timing copies, 0:06", "planning: 4 of 9, 0:06"]
 
 
 def test_a_terminal_says_at_once_that_something_is_begun_and_then_what() -> None:

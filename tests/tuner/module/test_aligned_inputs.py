@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.tuner.graph.networks import Net
-from tuner.arrays import aligned
+from tuner.alignment import aligned
 from tuner.devices import open_device
 from tuner.graph import load_onnx
 from tuner.module import Module, build, load
