@@ -38,7 +38,6 @@ def commands(model: Path, device: str) -> dict[str, list[str]]:
         "build --fallback": ["build", str(model), "--device", "opencl:0,cpu", "-o", "net.both"],
         "bench": ["bench", "net.tuned", "--against", "ort", "--rounds", "2"],
         "export": ["export", "net.tuned", "-o", "net.export"],
-        "quantize": ["quantize", str(model), "-o", "net.int8.onnx"],
         "report": ["report", "-o", "report.html"],
     }
 

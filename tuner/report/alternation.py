@@ -27,7 +27,7 @@ class ContenderFailed(TuneError):
 
 
 class Timed(Protocol):
-    """What takes turns: a contender, or several of one kind that run at the same time."""
+    """This takes turns: a contender, or several of one kind that run at the same time."""
 
     def block(self, seconds: float) -> list[float]:
         """Time a block that lasts about `seconds` (at least one run), and return the seconds of each run."""

@@ -36,7 +36,7 @@ def off_by(array: np.ndarray, size: int) -> np.ndarray:
 
 
 def held(module: Module) -> np.ndarray:
-    """What the module's own memory for its input has."""
+    """Return what the module's own memory for its input has."""
     (buffer,) = module._buffers
     assert buffer.view is not None
     return buffer.view.copy()
