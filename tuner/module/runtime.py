@@ -229,7 +229,7 @@ class Module:
         own calls are left out. On the host, kernels of one stage run one after the other here, each on all threads.
         """
         with self._turn:
-            self._fill(inputs)
+            self._given(inputs)
             self._run()
             stopwatch = Stopwatch()
             for _ in range(runs):
@@ -246,7 +246,7 @@ class Module:
         """Record one inference, after one that warms up: every call of the host, and every kernel of OpenCL devices. On
         the host, kernels of one stage run one after the other here, each on all threads."""
         with self._turn:
-            self._fill(inputs)
+            self._given(inputs)
             self._run()
             recorder = Recorder()
             with ExitStack() as traced:
@@ -265,7 +265,7 @@ class Module:
         """Run the network once, after a warm-up, and show `observer` the call of every operator as it ends. `observer`
         gets the operator and the call's tensors."""
         with self._turn:
-            self._fill(inputs)
+            self._given(inputs)
             self._run()
             behind = Attribution(self.manifest.operators)
 
@@ -314,9 +314,9 @@ class Module:
         if inputs.keys() != self.inputs.keys():
             check_names(self.manifest.inputs, inputs)
 
-    def _given(self, inputs: Mapping[str, Any], least: int) -> list[Any]:
+    def _given(self, inputs: Mapping[str, Any], least: float = math.inf) -> list[Any]:
         """Return the arguments of a call. Inputs that are aligned and have at least `least` bytes are read where they
-        are; others are copied to the module's own memory."""
+        are; others are copied to the module's own memory. Raises BadInput if they do not fit."""
         self._check_names(inputs)
         held = list(self._arguments)
         for i, buffer in enumerate(self._buffers):
@@ -327,11 +327,6 @@ class Module:
             else:
                 buffer.put(array)
         return held
-
-    def _fill(self, inputs: Mapping[str, Any]) -> None:
-        self._check_names(inputs)
-        for buffer in self._buffers:
-            buffer.fill(inputs[buffer.info.name])
 
 
 class Attribution:
@@ -370,10 +365,6 @@ class _Buffer:
             self.tensor = tvm.runtime.from_dlpack(self.view)
         else:
             self.tensor = tvm.runtime.empty(info.shape, info.dtype, device)
-
-    def fill(self, value: Any) -> None:
-        """Copy a value into the buffer. Raises BadInput if it does not fit."""
-        self.put(self.checked(value))
 
     def put(self, array: np.ndarray) -> None:
         """Copy an array of this input's shape and dtype into the buffer."""

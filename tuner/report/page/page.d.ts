@@ -444,4 +444,7 @@ interface Drawing {
   free: number[];
   /** Seconds of each node, null where they are not known. */
   took: (number | null)[];
+  /** Their sum, and the largest. */
+  whole: number;
+  most: number;
 }

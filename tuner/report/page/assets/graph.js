@@ -119,7 +119,7 @@ function graph(module, id, layers, stages) {
   svg.setAttribute("class", "wide");
   const at = nodes.map((_, i) => ({ x: width / 2 + column[i] * (BOX + APART), y: row[i] * DEEP + 24 }));
   /** @type {Drawing} */
-  const drawing = { svg, module, layers, stages, at, free: at.map((p) => p.y), took: secondsOf(module, layers) };
+  const drawing = { svg, module, layers, stages, at, free: at.map((p) => p.y), ...timesOf(module, layers) };
   drawFrames(drawing);
   for (const edge of edges) svg.append(draw("path", { class: "edge", d: pathOf(drawing, edge) }));
   const placed = nodes.map((node, i) => drawNode(drawing, node, i));
@@ -134,23 +134,25 @@ function graph(module, id, layers, stages) {
 }
 
 /**
- * Returns the seconds of each node: its layer's, or where a profile has a function's calls, those of its own call.
+ * Returns the seconds of each node, their sum and the largest. A node's are its layer's, or where a profile has a
+ * function's calls, those of its own call.
  * @param {Module} module
  * @param {Layer[]} layers
  */
-function secondsOf(module, layers) {
+function timesOf(module, layers) {
   /** @type {Map<string, number[]>} */
   const calls = new Map();
   for (const call of module.profile?.calls ?? [])
     calls.set(call.function, [...(calls.get(call.function) ?? []), call.seconds]);
-  const { nodes } = module.flow;
-  return nodes.map((node) => {
-    if (node.operator !== null) {
-      const { took } = layers[node.operator]; // of all its kernels together
-      return took && took / nodes.filter((n) => n.operator === node.operator).length;
-    }
-    return node.kind === "other" ? (calls.get(node.name)?.shift() ?? null) : null;
+  const kernels = layers.map(() => 0);
+  for (const { operator } of module.flow.nodes) if (operator !== null) kernels[operator]++;
+  const took = module.flow.nodes.map(({ operator, kind, name }) => {
+    if (operator === null) return kind === "other" ? (calls.get(name)?.shift() ?? null) : null;
+    const together = layers[operator].took; // of all kernels of the layer
+    return together && together / kernels[operator];
   });
+  const known = took.map((seconds) => seconds ?? 0);
+  return { took, whole: known.reduce((sum, seconds) => sum + seconds, 0), most: Math.max(...known) };
 }
 
 /**
@@ -199,7 +201,7 @@ function pathOf({ at, free: spaces }, edge) {
  * @param {number} i
  * @returns {Placed<FlowNode>}
  */
-function drawNode({ svg, module, layers, stages, at, took }, node, i) {
+function drawNode({ svg, module, layers, stages, at, took, whole, most }, node, i) {
   const { x, y } = at[i];
   const { kind, device } = node;
   const layer = node.operator === null ? null : layers[node.operator];
@@ -210,15 +212,15 @@ function drawNode({ svg, module, layers, stages, at, took }, node, i) {
   const place = { x: x - BOX / 2, y: y - HALF, width: BOX, height: 2 * HALF, rx: kind === "kernel" ? 4 : 16 };
   const oncolour = kind === "copy" ? "oncolour" : null;
   const middle = { "text-anchor": "middle" };
-  const all = took.reduce((/** @type {number} */ sum, seconds) => sum + (seconds ?? 0), 0);
-  const share = all ? (took[i] ?? 0) / all : 0;
-  const depth = (DEEPEST * share * all) / Math.max(...took.map((seconds) => seconds ?? 0), 1e-12);
+  const share = whole ? (took[i] ?? 0) / whole : 0;
+  const depth = digits((DEEPEST * (took[i] ?? 0)) / most, 3);
   const second = [secondLine(module, node, layer, took[i]), share >= 0.005 ? percent(share) : ""];
+  const below = clip(second.filter(Boolean).join(", "), 34);
   svg.append(
     draw("rect", { class: `node ${kind} c${device % 7}`, ...place, ...told, ...turn }),
-    share ? draw("rect", { class: "heat", "fill-opacity": digits(depth, 3), "data-share": share, ...place }) : "",
+    share ? draw("rect", { class: "heat", "fill-opacity": depth, "data-share": share, ...place }) : "",
     draw("text", { x, y: y - 3, ...middle, class: oncolour }, clip(name, 26)),
-    draw("text", { x, y: y + 12, ...middle, class: oncolour ?? (share ? null : "soft") }, clip(second.filter(Boolean).join(", "), 34)),
+    draw("text", { x, y: y + 12, ...middle, class: oncolour ?? (share ? null : "soft") }, below),
   );
   const layout = layer?.layout ?? "layout not known";
   const known = took[i] ? `; ${time(took[i])}, ${percent(share)} of the time` : "";
@@ -292,7 +294,8 @@ function aboutGraph(nodes, stages) {
   const count = (/** @type {FlowNode["kind"]} */ kind) => nodes.filter((n) => n.kind === kind).length;
   const kernels = `${many(count("kernel"), "kernel")} of templates, ${many(count("other"), "other function")} (dashed)`;
   const copies = count("copy") === 1 ? "1 copy" : `${count("copy")} copies`;
-  const said = `As it was built: ${kernels}, ${copies} between devices (filled). A layer may be several kernels. The more of the time a node takes, the deeper its fill.`;
+  const said = `As it was built: ${kernels}, ${copies} between devices (filled). A layer may be several kernels.`;
+  const fill = " The more of the time a node takes, the deeper its fill.";
   const frames = " Stages run from top to bottom; columns of kernels in one frame run at the same time.";
-  return el("p", { class: "soft" }, said, stages.some((s) => s.length > 1) ? frames : "");
+  return el("p", { class: "soft" }, said, fill, stages.some((s) => s.length > 1) ? frames : "");
 }
